@@ -1,0 +1,248 @@
+/*
+ * Inside of the core floor: objects, storages, tensors, devices, dispatch. Higher floors include this header; nothing
+ * here knows of graphs (a tensor's node is an opaque object to this floor), optimizers or ranks.
+ */
+#ifndef LUDA_CORE_H
+#define LUDA_CORE_H
+
+#include "../../kernels/kernels.h"
+#include "../luda.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* --- Failing --- */
+
+/* Writes the calling thread's message and returns the code, so that a failing branch is one statement. */
+luda_status luda__fail(luda_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Takes over a message that came from elsewhere (a thread, a rank). */
+luda_status luda__fail_text(luda_status status, const char *text);
+
+#define LUDA_TRY(call)                                                                                                 \
+    do {                                                                                                               \
+        luda_status try_status = (call);                                                                               \
+        if (try_status != LUDA_OK)                                                                                     \
+            return try_status;                                                                                         \
+    } while (0)
+
+#define LUDA_TRY_OR(status, call, label)                                                                               \
+    do {                                                                                                               \
+        (status) = (call);                                                                                             \
+        if ((status) != LUDA_OK)                                                                                       \
+            goto label;                                                                                                \
+    } while (0)
+
+/* --- Objects: counted, with a class; what a handle can name --- */
+
+typedef struct luda_class {
+    const char *name;
+    void (*destroy)(void *object); /* the last reference went */
+} luda_class;
+
+typedef struct luda_object {
+    const luda_class *class;
+    atomic_int references;
+} luda_object;
+
+static inline void luda__object_init(void *object, const luda_class *class)
+{
+    luda_object *base = object;
+    base->class = class;
+    atomic_init(&base->references, 1);
+}
+
+static inline void *luda__retain(void *object)
+{
+    if (object)
+        atomic_fetch_add_explicit(&((luda_object *)object)->references, 1, memory_order_relaxed);
+    return object;
+}
+
+static inline void luda__release(void *object)
+{
+    luda_object *base = object;
+    if (base && atomic_fetch_sub_explicit(&base->references, 1, memory_order_acq_rel) == 1)
+        base->class->destroy(object);
+}
+
+/* --- Devices --- */
+
+/*
+ * What a device can do. The CPU's is built in; libluda_cuda fills one. Asynchronous devices run everything on the current
+ * stream of the calling thread; `synchronize` reports (as a status and message) what went wrong since the last time.
+ * ORDER device: LUDA_DEVICE_ABI changes with this struct.
+ */
+#define LUDA_DEVICE_ABI 1
+typedef struct luda_device_ops {
+    uint32_t abi;
+    const char *name; /* "cpu", "cuda" */
+    int (*count)(void);
+    /* Raw memory, 64-byte aligned at least; NULL when there is none left. The caching allocator sits above. */
+    void *(*allocate)(int index, size_t bytes);
+    void (*free)(int index, void *memory, size_t bytes);
+    /* Copies between any two places of which at least one is on this device; ordered with the stream. */
+    luda_status (*copy)(luda_device to, void *target, luda_device from, const void *source, size_t bytes, char *message);
+    luda_status (*fill)(int index, void *target, int byte, size_t bytes, char *message);
+    luda_status (*synchronize)(int index, char *message);
+    /* Streams and events; all four NULL on a device that runs in order (the CPU). */
+    void *(*stream_new)(int index);
+    void (*stream_release)(int index, void *stream);
+    void (*stream_use)(int index, void *stream); /* for the calling thread; NULL: the default stream */
+    void *(*stream_current)(int index);
+    void *(*event_record)(int index);                    /* on the current stream */
+    luda_status (*event_wait)(int index, void *event, char *message); /* the current stream waits */
+    int (*event_done)(int index, void *event);
+    void (*event_release)(int index, void *event);
+    /* Total and free bytes, 0 where unknown. */
+    void (*memory)(int index, int64_t *total, int64_t *available);
+    const luda_kernel_table *(*kernels)(int index);
+    /* Multi-tensor updates (kernels/optim.h); NULL: the device has none. */
+    const struct luda_optim_kernels *(*optim)(int index);
+} luda_device_ops;
+
+/* NULL and an error where the device does not exist (CUDA is opened on the first ask). */
+const luda_device_ops *luda__device(luda_device device);
+extern const luda_device_ops luda__cpu_device;
+/* The one symbol of a plug-in: returns its table, or NULL with the reason in message. */
+typedef const luda_device_ops *(*luda_plugin_open)(uint32_t abi, char *message, size_t size);
+
+/* --- Storages --- */
+
+typedef struct luda_storage {
+    luda_object base;
+    luda_device device;
+    atomic_uint version; /* in-place changes */
+    size_t bytes;
+    void *data;
+    /* How the memory goes back: NULL means the caching allocator. */
+    void (*free)(void *owner, void *data, size_t bytes);
+    void *owner;
+    /* The context whose counters carry these bytes, or NULL. */
+    struct luda_context *context;
+} luda_storage;
+
+luda_status luda__storage_new(luda_device device, size_t bytes, luda_storage **out);
+/* Memory that somebody else owns; free may be NULL. */
+luda_status luda__storage_wrap(luda_device device, void *data, size_t bytes, void (*free)(void *, void *, size_t), void *owner,
+                               luda_storage **out);
+
+/* The caching allocator: power-of-two-and-a-half size classes per device, locked, with small per-thread caches. */
+void *luda__allocate(luda_device device, size_t bytes);
+void luda__deallocate(luda_device device, void *memory, size_t bytes);
+
+/* --- Tensors --- */
+
+struct luda_tensor {
+    luda_object base;
+    luda_storage *storage;
+    int64_t offset; /* of the first element, in elements */
+    int64_t numel;
+    int8_t dtype, ndim;
+    bool contiguous;
+    bool weak; /* made from a plain number: does not widen another tensor inside its category */
+    bool requires_grad; /* a leaf */
+    uint64_t id; /* 0: not asked for yet */
+    int64_t shape[LUDA_MAX_DIMS];
+    int64_t stride[LUDA_MAX_DIMS];
+    /* Autodiff: the node that made it (a reference), which of its outputs, and the storage version it was recorded at. */
+    luda_object *node;
+    int32_t node_output;
+    uint32_t node_version;
+};
+
+extern const luda_class luda__tensor_class;
+
+static inline void *luda__data(const luda_tensor *t)
+{
+    return (char *)t->storage->data + t->offset * luda_dtype_size((luda_dtype)t->dtype);
+}
+static inline bool luda__same_device(luda_device a, luda_device b)
+{
+    return a.type == b.type && a.index == b.index;
+}
+
+/* An untracked tensor over the same storage. strides NULL: contiguous. */
+luda_status luda__tensor_over(luda_storage *storage, luda_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
+                              int64_t offset, luda_tensor **out);
+luda_status luda__tensor_alias(const luda_tensor *tensor, luda_tensor **out);
+luda_status luda__tensor_like(const luda_tensor *tensor, luda_tensor **out); /* uninitialised, contiguous */
+luda_status luda__zeros(luda_dtype dtype, luda_device device, int ndim, const int64_t *shape, luda_tensor **out);
+/* Every in-place change goes through here. */
+void luda__bump(luda_tensor *tensor);
+/* True if two elements of the tensor share memory (stride 0, or overlapping strides). */
+bool luda__overlaps_itself(const luda_tensor *tensor);
+/* "[2, 3]" into buffer, which is returned. */
+const char *luda__shape_text(int ndim, const int64_t *shape, char *buffer, size_t size);
+void luda__operand(const luda_tensor *tensor, luda_operand *out);
+
+/* --- Dispatch --- */
+
+/* What shape and type rules decide about one output. */
+typedef struct luda_plan_output {
+    luda_dtype dtype;
+    int ndim;
+    int64_t shape[LUDA_MAX_DIMS];
+} luda_plan_output;
+
+typedef struct luda_plan {
+    luda_op op;
+    const luda_op_info *info;
+    luda_tensor *const *in;
+    int nin;
+    luda_attrs attrs; /* defaults filled, random drawn */
+    luda_device device;
+    luda_dtype cast[LUDA_MAX_INPUTS]; /* what each input must become; for VARIADIC cast[0] stands for all */
+    luda_plan_output out[LUDA_MAX_OUTPUTS];
+    /* Views: strides and offset of the one output, which shares the first input's storage. */
+    bool is_view;
+    int64_t stride[LUDA_MAX_DIMS];
+    int64_t offset;
+} luda_plan;
+
+/* Checks everything that can be checked before memory is touched. */
+luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_plan *plan);
+/* Runs a plan whose inputs have the planned dtypes. `into` (or NULL) receives the first output. */
+luda_status luda__run(luda_plan *plan, luda_tensor *const *in, luda_tensor *into, luda_tensor **out);
+/* plan + casts + run without recording. */
+luda_status luda__compute(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor **out);
+/* Copies values (any strides, dtypes, devices); shapes must be equal. */
+luda_status luda__copy(const luda_tensor *source, luda_tensor *target);
+
+/* --- Contexts --- */
+
+struct luda_generator {
+    luda_object base;
+    uint64_t seed, counter;
+};
+
+typedef struct luda_slot {
+    luda_object *object;
+    uint32_t generation, prev, next;
+    uint16_t depth;
+} luda_slot;
+
+struct luda_context {
+    luda_object base;
+    luda_signals signals;
+    luda_generator *generator;
+    int grad_enabled;
+    atomic_llong live_bytes; /* released by any thread */
+    uint64_t last_leaf, last_other; /* ids given out */
+    uint64_t order;                 /* creation order of nodes */
+    /* handles */
+    luda_slot *slots;
+    uint8_t *marks;
+    uint32_t free_slot;
+    uint32_t *heads; /* per depth: first slot of the scope's list */
+    int heads_capacity;
+    double rearm_handles; /* raise bit 1 when so many handles are alive */
+    bool closed;
+    /* tags of dead Lua nodes */
+    atomic_flag tags_lock;
+    int64_t *dead_tags;
+    int dead_count, dead_capacity;
+};
+
+luda_context *luda__context(void); /* the thread's current one */
+
+#endif
