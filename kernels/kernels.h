@@ -69,8 +69,16 @@ void luda__pool_ranks(int ranks);
 
 /* --- Philox 4x32-10 (Salmon et al., SC 2011), shared by all devices --- */
 
+/* How many counters a draw of numel elements by this operator uses. */
+int64_t luda__random_blocks(luda_op op, int64_t numel);
+
+/* How functions that devices share are declared; CUDA's sources define it before. */
+#ifndef LUDA_SHARED
+#define LUDA_SHARED static inline
+#endif
+
 /* Four 32-bit numbers of block `counter` under `seed`. */
-static inline void luda__philox(uint64_t seed, uint64_t counter, uint32_t out[4])
+LUDA_SHARED void luda__philox(uint64_t seed, uint64_t counter, uint32_t out[4])
 {
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);

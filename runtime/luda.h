@@ -20,11 +20,9 @@ extern "C" {
 #endif
 #endif
 
-#ifndef LUDA_CDEF
 #define LUDA_VERSION_MAJOR 0
 #define LUDA_VERSION_MINOR 1
 #define LUDA_VERSION_PATCH 0
-#endif
 
 /* Version of the library in the process: major * 10000 + minor * 100 + patch. */
 LUDA_API int luda_version(void);
@@ -38,6 +36,8 @@ typedef enum luda_status {
 
 /* The last failure of the calling thread: "op: what is wrong, with the numbers; hint". Success does not clear it. */
 LUDA_API const char *luda_last_error(void);
+/* For custom nodes, transports and bindings: sets that sentence and returns the status. */
+LUDA_API luda_status luda_set_error(luda_status status, const char *sentence);
 /* The word of a status in Lua ("shape"). */
 LUDA_API const char *luda_status_word(luda_status status);
 
@@ -135,6 +135,8 @@ typedef struct luda_field_info { const char *kind, *name; int32_t offset, size; 
 LUDA_API const luda_op_info *luda_op_get(luda_op op); /* NULL beyond the last */
 /* Field `index` of an attribute family; NULL beyond the last. Offsets count from the start of luda_attrs. */
 LUDA_API const luda_field_info *luda_attrs_field(luda_attrs_family family, int index);
+/* The first row with an unknown fact or attribute, or NULL; the build checks that there is none. */
+LUDA_API const char *luda_table_fault(void);
 /* Fills the row's defaults. */
 LUDA_API luda_status luda_attrs_default(luda_op op, luda_attrs *attrs);
 /* True if the device has a kernel for the pair. */
@@ -325,11 +327,240 @@ LUDA_API uint64_t luda_gradients_id(const luda_gradients *gradients, int index);
 LUDA_API luda_tensor *luda_gradients_get(const luda_gradients *gradients, uint64_t id); /* lent, or NULL */
 LUDA_API luda_status luda_gradients_set(luda_gradients *gradients, uint64_t id, luda_tensor *gradient); /* NULL removes */
 
-/* --- Tensor files (runtime/core/file.c) --- */
+/* --- Tensor files (runtime/core/file.c): safetensors with checksums --- */
 
-/* --- Optimizers (runtime/optim) --- */
+typedef struct luda_file luda_file;
+typedef struct luda_file_entry { const char *name; luda_tensor *tensor; } luda_file_entry;
+
+/*
+ * Writes tensors (any strides, any device) and metadata: the same content gives the same bytes. The file appears complete
+ * or not at all; on failure what stood there before still stands. Names and metadata are UTF-8.
+ */
+LUDA_API luda_status luda_file_save(const char *path, const luda_file_entry *entries, int n, const char *const *metadata_keys,
+                                    const char *const *metadata_values, int nmeta);
+/*
+ * Opens a file and checks its whole header (LUDA_ECORRUPT names "header" or the tensor). Everything below is lent by the
+ * file until it is closed; tensors are in the order of their names.
+ */
+LUDA_API luda_status luda_file_open(const char *path, luda_file **out);
+LUDA_API void luda_file_close(luda_file *file); /* NULL is fine */
+LUDA_API int luda_file_count(const luda_file *file);
+LUDA_API int luda_file_find(const luda_file *file, const char *name); /* -1: no such tensor */
+LUDA_API const char *luda_file_name(const luda_file *file, int index); /* NULL beyond the last */
+LUDA_API int luda_file_dtype(const luda_file *file, int index);
+LUDA_API int luda_file_ndim(const luda_file *file, int index);
+LUDA_API const int64_t *luda_file_shape(const luda_file *file, int index);
+LUDA_API const char *luda_file_metadata_key(const luda_file *file, int index); /* sorted; NULL beyond the last */
+LUDA_API const char *luda_file_metadata(const luda_file *file, const char *key); /* NULL: no such key */
+/* CRC-32C of the header, which holds those of all tensors: the content's identity. -1: another program wrote the file. */
+LUDA_API int64_t luda_file_checksum(const luda_file *file);
+/* A new CPU tensor. A file that carries checksums is verified. */
+LUDA_API luda_status luda_file_read(const luda_file *file, int index, luda_tensor **out);
+
+/* --- Optimizers (runtime/optim); the rules are rows of kernels/optim.def --- */
+
+typedef enum luda_optim_kind {
+#define LUDA_OPTIM(name, ...) LUDA_OPTIM_##name,
+#include "../kernels/optim.def"
+    LUDA_OPTIM_COUNT
+} luda_optim_kind;
+
+typedef struct luda_optim luda_optim;
+typedef struct luda_optim_option_info { const char *name; double value; } luda_optim_option_info; /* value: the default */
+
+LUDA_API const char *luda_optim_name(int kind); /* NULL beyond the last */
+LUDA_API const luda_optim_option_info *luda_optim_option(int kind, int index); /* NULL beyond the last */
+
+/* What holds for all groups; 0 is the default of every field. */
+typedef struct luda_optim_settings {
+    double max_grad_norm;  /* > 0: all gradients are scaled together so that their common norm is at most this */
+    double clip_norm;      /* > 0: the same for each gradient by itself */
+    double clip_value;     /* > 0: elements are clamped to this size. At most one of these three. */
+    double gradient_scale; /* gradients are divided by it before anything else; 0 means 1 */
+    int32_t fp32_master;   /* halves are updated in float32, which is kept, and get its rounded value */
+} luda_optim_settings;
+
+typedef struct luda_optim_report {
+    int32_t skipped;  /* a gradient was not finite: nothing was changed */
+    int32_t updated;  /* parameters */
+    double grad_norm; /* of all gradients, unscaled and unclipped */
+    double clip_coef; /* of max_grad_norm: 1 where nothing was clipped */
+} luda_optim_report;
+
+/*
+ * An optimizer of these parameters (floating tensors, each listed once). Parameter i uses the options of group[i]: row
+ * group[i] of `options`, values in the order of luda_optim_option. group NULL: all in group 0; options NULL: one group
+ * with the defaults; settings NULL: all 0.
+ */
+LUDA_API luda_status luda_optim_new(int kind, luda_tensor *const *parameters, int count, const int32_t *group,
+                                    const double *options, int ngroups, const luda_optim_settings *settings, luda_optim **out);
+LUDA_API void luda_optim_retain(luda_optim *optim);
+LUDA_API void luda_optim_release(luda_optim *optim); /* NULL is fine */
+LUDA_API luda_status luda_optim_set_settings(luda_optim *optim, const luda_optim_settings *settings);
+/*
+ * Updates in place every parameter that has a gradient; the others, their states and their step counts stay as they
+ * are. A half parameter's gradient may be float32. A gradient that is not finite skips the whole step. report may be NULL.
+ */
+LUDA_API luda_status luda_optim_step(luda_optim *optim, double lr, luda_gradients *gradients, luda_optim_report *report);
+
+/* What a record holds. State positions go from 0 to LUDA_OPTIM_MAX_STATES - 1; a name of NULL says that one is not used. */
+enum { LUDA_OPTIM_MAX_STATES = 5 };
+LUDA_API int luda_optim_parameter_count(const luda_optim *optim);
+LUDA_API luda_tensor *luda_optim_parameter(const luda_optim *optim, int parameter); /* lent */
+LUDA_API const char *luda_optim_state_name(const luda_optim *optim, int parameter, int state);
+LUDA_API int luda_optim_state_dtype(const luda_optim *optim, int parameter, int state);
+/* Lent; NULL before the first update. */
+LUDA_API luda_tensor *luda_optim_state(const luda_optim *optim, int parameter, int state);
+/* LUDA_EMISMATCH where the tensor does not fit; set_state copies it. */
+LUDA_API luda_status luda_optim_check_state(const luda_optim *optim, int parameter, int state, const luda_tensor *tensor);
+LUDA_API luda_status luda_optim_set_state(luda_optim *optim, int parameter, int state, const luda_tensor *tensor);
+LUDA_API int64_t luda_optim_steps(const luda_optim *optim, int parameter);
+/* 0 also drops the parameter's states: it was never updated. */
+LUDA_API luda_status luda_optim_set_steps(luda_optim *optim, int parameter, int64_t steps);
+
+/* targets[i] = beta * targets[i] + alpha * sources[i], in place, over a whole list; beta 0 does not read the targets. */
+LUDA_API luda_status luda_axpby(luda_tensor *const *targets, luda_tensor *const *sources, int count, double alpha, double beta);
+/* Norm of all gradients together, in double. Not finite where an element is not. */
+LUDA_API luda_status luda_gradients_norm(const luda_gradients *gradients, double *out);
+/*
+ * Replaces gradients by clipped ones: all together by their norm (which is returned; where it is not finite nothing is
+ * replaced, and luda_optim_step will skip), or element by element.
+ */
+LUDA_API luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm);
+LUDA_API luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit);
+
+/* Sums gradients of several backward passes, for these parameters; gradients of others are left out. */
+typedef struct luda_accumulator luda_accumulator;
+LUDA_API luda_status luda_accumulator_new(luda_tensor *const *parameters, int count, luda_accumulator **out);
+LUDA_API void luda_accumulator_release(luda_accumulator *accumulator); /* NULL is fine */
+/*
+ * Adds weight * gradient. dtype -1 keeps the type of the sum so far (at first: of the gradient); another type is that of
+ * the sum from now on, so LUDA_F32 adds halves without rounding in between. Weight 0 counts and adds nothing.
+ */
+LUDA_API luda_status luda_accumulator_add(luda_accumulator *accumulator, luda_gradients *gradients, double weight, int dtype);
+/* Moves the sums out and starts anew; mean: divided by the sum of weights, which must not be 0. */
+LUDA_API luda_status luda_accumulator_take(luda_accumulator *accumulator, int mean, luda_gradients **out);
+LUDA_API int64_t luda_accumulator_count(const luda_accumulator *accumulator); /* additions since the last take */
+LUDA_API double luda_accumulator_weight(const luda_accumulator *accumulator);
+LUDA_API luda_tensor *luda_accumulator_sum(const luda_accumulator *accumulator, int parameter); /* lent, or NULL */
+/* Replaces the whole state by copies; sums[i] may be NULL. LUDA_EMISMATCH leaves it as it was. */
+LUDA_API luda_status luda_accumulator_set(luda_accumulator *accumulator, luda_tensor *const *sums, int64_t count, double weight);
 
 /* --- Collectives (runtime/collective) --- */
+
+/*
+ * A communicator joins `size` ranks. All ranks make the same calls in the same order; before data moves they compare what
+ * they ask for, and a difference is LUDA_EMISMATCH on every rank. Every call has a deadline that starts when the first
+ * rank arrives: LUDA_ETIMEOUT names the ranks that are missing. After these two the communicator stays usable. A rank that
+ * went away is LUDA_EPEER, an aborted communicator LUDA_ECANCELLED, for good.
+ *
+ * Inputs are never modified. Results are new contiguous tensors on the input's device, with the same bits on every rank
+ * and from run to run. Halves are accumulated in float and rounded once; integers keep their width; a mean is the sum
+ * divided once. One thread uses a communicator at a time; a second one is refused. With one rank nothing is exchanged.
+ */
+typedef struct luda_comm luda_comm;
+
+typedef enum luda_reduction {
+#define LUDA_REDUCTION(name, NAME, ...) LUDA_REDUCE_##NAME,
+#include "collective/names.def"
+    LUDA_REDUCE_COUNT
+} luda_reduction;
+
+/*
+ * How data moves. direct: rank r sums slice r in rank order and hands it back. default: the communicator's own, or
+ * direct. auto: chosen by the size of the world, the same on all ranks.
+ */
+typedef enum luda_algorithm {
+#define LUDA_ALGORITHM(name, NAME) LUDA_ALGORITHM_##NAME,
+#include "collective/names.def"
+    LUDA_ALGORITHM_COUNT
+} luda_algorithm;
+
+LUDA_API const char *luda_reduction_name(luda_reduction reduction); /* "sum" */
+LUDA_API int luda_reduction_from_name(const char *name);            /* -1 for an unknown name */
+LUDA_API const char *luda_algorithm_name(luda_algorithm algorithm);
+LUDA_API int luda_algorithm_from_name(const char *name);
+
+/* Of a communicator, or of one call. Zero means: the communicator's, or the default. */
+typedef struct luda_comm_options {
+    uint32_t size;     /* sizeof(luda_comm_options) */
+    int32_t algorithm; /* enum luda_algorithm */
+    double timeout;    /* seconds; default 300 */
+    int32_t dim;       /* along which pieces are joined or cut; negative counts from the end */
+    int32_t tag;       /* of send and recv: messages of one tag arrive in order */
+    const char *site;  /* where the call stands in the program: goes into messages and the flight record, never compared */
+} luda_comm_options;
+
+/* The ranks of one process: out[r] is for the thread that is rank r. */
+LUDA_API luda_status luda_comm_new_local_group(int size, const luda_comm_options *options, luda_comm **out);
+LUDA_API void luda_comm_retain(luda_comm *comm);
+LUDA_API void luda_comm_release(luda_comm *comm);
+LUDA_API int luda_comm_rank(const luda_comm *comm);
+LUDA_API int luda_comm_size(const luda_comm *comm);
+LUDA_API const char *luda_comm_transport(const luda_comm *comm); /* "local", "tcp", … */
+/* Leaves: other ranks that wait for this one, now or later, get LUDA_EPEER. The last release does the same. */
+LUDA_API void luda_comm_close(luda_comm *comm);
+/* Every pending and later call of every rank fails with LUDA_ECANCELLED and this text. From any thread. */
+LUDA_API void luda_comm_abort(luda_comm *comm, const char *text);
+
+/* options may be NULL everywhere. */
+LUDA_API luda_status luda_comm_barrier(luda_comm *comm, const luda_comm_options *options);
+LUDA_API luda_status luda_comm_all_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
+                                          const luda_comm_options *options, luda_tensor **out);
+/* In place. A failure while data moves (a lost rank, an abort) leaves the values undefined; a mismatch changes nothing. */
+LUDA_API luda_status luda_comm_all_reduce_into(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
+                                               const luda_comm_options *options);
+/* *out is NULL on ranks other than the root. */
+LUDA_API luda_status luda_comm_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction, int root,
+                                      const luda_comm_options *options, luda_tensor **out);
+/*
+ * tensor is NULL on a rank that does not know shape and dtype, or a placeholder of the same shape and dtype. root -1:
+ * whichever rank passes a tensor, and exactly one must.
+ */
+LUDA_API luda_status luda_comm_broadcast(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
+                                         luda_tensor **out);
+/* Joins equal pieces in rank order along options->dim. */
+LUDA_API luda_status luda_comm_all_gather(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
+                                          luda_tensor **out);
+/* Rank r gets the r-th of `size` equal slices of the reduction along options->dim. */
+LUDA_API luda_status luda_comm_reduce_scatter(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
+                                              const luda_comm_options *options, luda_tensor **out);
+/* all_gather at the root only; *out is NULL elsewhere. */
+LUDA_API luda_status luda_comm_gather(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
+                                      luda_tensor **out);
+/* Rank r gets the r-th slice of the root's tensor; other ranks pass NULL. */
+LUDA_API luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
+                                       luda_tensor **out);
+/* Slice q of rank r becomes slice r of rank q. */
+LUDA_API luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
+                                          luda_tensor **out);
+/* Buffered: returns before the receiver asks. Shape and dtype travel along. Neither takes part in the order of calls. */
+LUDA_API luda_status luda_comm_send(luda_comm *comm, luda_tensor *tensor, int to, const luda_comm_options *options);
+LUDA_API luda_status luda_comm_recv(luda_comm *comm, int from, const luda_comm_options *options, luda_tensor **out);
+
+/*
+ * About the last failed call of this communicator: the ranks to blame (returns how many; writes at most capacity), the
+ * field that ranks disagreed about ("shape"; NULL after other failures), and entry `index` of what each rank asked for
+ * (NULL beyond the last). Lent until the next call.
+ */
+LUDA_API int luda_comm_culprits(const luda_comm *comm, int32_t *ranks, int capacity);
+LUDA_API const char *luda_comm_difference(const luda_comm *comm);
+LUDA_API const char *luda_comm_failure(const luda_comm *comm, int index, int32_t *rank);
+
+/* The flight record: the last calls, oldest first. Times are seconds since 1970; finished is 0 while the call runs. */
+enum { LUDA_FLIGHT_QUEUED = 0, LUDA_FLIGHT_RUNNING = 1, LUDA_FLIGHT_DONE = 2, LUDA_FLIGHT_FAILED = 3 };
+typedef struct luda_flight {
+    uint64_t sequence; /* 0 for send and recv */
+    const char *operation; /* "all_reduce"; static */
+    int32_t dtype, ndim; /* -1 where the rank does not know */
+    int64_t shape[8];
+    int64_t bytes;
+    int32_t state;
+    double started, finished;
+    char site[64];
+} luda_flight;
+LUDA_API int luda_comm_flights(luda_comm *comm);
+LUDA_API luda_status luda_comm_flight(luda_comm *comm, int index, luda_flight *out);
 
 /* --- Handles: how a language binding names tensors. A handle is a positive number; 0 means failure. --- */
 

@@ -129,6 +129,9 @@ luda_status luda__storage_wrap(luda_device device, void *data, size_t bytes, voi
 /* The caching allocator: power-of-two-and-a-half size classes per device, locked, with small per-thread caches. */
 void *luda__allocate(luda_device device, size_t bytes);
 void luda__deallocate(luda_device device, void *memory, size_t bytes);
+void luda__count_tensor(luda_device device, int change);
+/* A storage's free function for memory that nobody gives back. */
+void luda__leave_alone(void *owner, void *data, size_t bytes);
 
 /* --- Tensors --- */
 
@@ -139,7 +142,6 @@ struct luda_tensor {
     int64_t numel;
     int8_t dtype, ndim;
     bool contiguous;
-    bool weak; /* made from a plain number: does not widen another tensor inside its category */
     bool requires_grad; /* a leaf */
     uint64_t id; /* 0: not asked for yet */
     int64_t shape[LUDA_MAX_DIMS];
@@ -205,8 +207,11 @@ luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_a
 luda_status luda__run(luda_plan *plan, luda_tensor *const *in, luda_tensor *into, luda_tensor **out);
 /* plan + casts + run without recording. */
 luda_status luda__compute(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor **out);
-/* Copies values (any strides, dtypes, devices); shapes must be equal. */
+luda_dtype luda__planned_cast(const luda_plan *plan, int input);
+/* Copies values (any strides, dtypes, devices); shapes must be equal. Does not bump the version. */
 luda_status luda__copy(const luda_tensor *source, luda_tensor *target);
+/* A new contiguous tensor of the same values. */
+luda_status luda__move(const luda_tensor *source, luda_dtype dtype, luda_device device, luda_tensor **out);
 
 /* --- Contexts --- */
 
@@ -221,12 +226,13 @@ typedef struct luda_slot {
     uint16_t depth;
 } luda_slot;
 
+/* A closed context stays as a small tombstone, so that storages may point to it without a reference. */
 struct luda_context {
     luda_object base;
     luda_signals signals;
     luda_generator *generator;
     int grad_enabled;
-    atomic_llong live_bytes; /* released by any thread */
+    atomic_llong live_bytes; /* of storages made under this context; released by any thread */
     uint64_t last_leaf, last_other; /* ids given out */
     uint64_t order;                 /* creation order of nodes */
     /* handles */
@@ -243,6 +249,13 @@ struct luda_context {
     int dead_count, dead_capacity;
 };
 
+/* Bits of luda_signals.attend. */
+enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4 };
+
 luda_context *luda__context(void); /* the thread's current one */
+luda_status luda__handles_open(luda_context *context);
+/* Releases all handles; later calls on them are errors. */
+void luda__context_close(luda_context *context);
+void luda__dead_tag(luda_context *context, int64_t tag);
 
 #endif

@@ -1,0 +1,3 @@
+std = "luajit"
+max_line_length = 130
+files["spec"] = { std = "+busted" }

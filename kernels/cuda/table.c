@@ -1,0 +1,3 @@
+/* The kernel table of CUDA, made as those of the CPU: a row without a kernel here is NULL, "not supported". */
+#define LUDA_ISA cuda
+#include "../cpu/table.c"

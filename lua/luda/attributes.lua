@@ -1,0 +1,99 @@
+--- Attributes: how a Lua value of each kind (kernels/attrs.def) gets into the C struct.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local errors = require "luda.error"
+
+local C = lib.C
+
+local M = {}
+
+--- Names of the enumerators of `choice` fields, from 0.
+M.choices = {
+  reduction = { mean = 0, sum = 1, none = 2 },
+}
+
+--- Setters by kind of field: (struct, field name, value, operator).
+local setters = {}
+M.setters = setters
+
+function setters.flag(cell, name, value, op)
+  if type(value) ~= "boolean" then
+    errors.raise("invalid", "%s: %s is true or false, not %s", op, name, args.describe(value))
+  end
+  cell[name] = value and 1 or 0
+end
+
+function setters.choice(cell, name, value, op)
+  local number = M.choices[name][value]
+  if not number then
+    local known = {}
+    for word in pairs(M.choices[name]) do
+      known[#known + 1] = word
+    end
+    table.sort(known)
+    errors.raise("invalid", "%s: %s is one of %s, not %s", op, name, table.concat(known, ", "), args.describe(value))
+  end
+  cell[name] = number
+end
+
+function setters.integer(cell, name, value, op)
+  cell[name] = args.integer(op, name, value)
+end
+
+function setters.number(cell, name, value, op)
+  cell[name] = args.number(op, name, value)
+end
+
+setters.base = setters.integer
+
+function setters.dim(cell, name, value, op)
+  cell[name] = args.dimension(op, name, value)
+end
+
+function setters.dims(cell, name, value, op)
+  if type(value) ~= "table" then
+    value = { value }
+  end
+  if #value > C.LUDA_MAX_DIMS then
+    errors.raise("shape", "%s: %d dimensions; at most %d are possible", op, #value, tonumber(C.LUDA_MAX_DIMS))
+  end
+  local dims = cell[name]
+  dims.count = #value
+  for i = 1, #value do
+    dims.dim[i - 1] = args.dimension(op, name, value[i])
+  end
+end
+
+function setters.position(cell, name, value, op)
+  cell[name] = args.position(op, name, value)
+end
+
+function setters.shape(cell, name, value, op)
+  args.sizes(op, value, true)
+  local shape = cell[name]
+  shape.ndim = #value
+  for i = 1, #value do
+    shape.size[i - 1] = value[i]
+  end
+end
+
+function setters.dtype(cell, name, value, op)
+  cell[name] = args.dtype(op, value)
+end
+
+function setters.device(cell, name, value, op)
+  cell[name].type, cell[name].index = args.device(op, value)
+end
+
+function setters.random(cell, name, value, op)
+  if type(value) ~= "table" or value.pointer == nil then
+    errors.raise("invalid", "%s: %s must be a generator, not %s", op, name, args.describe(value))
+  end
+  cell[name].generator = value.pointer
+end
+
+-- Kinds that are given by name only.
+M.by_name_only = { base = true, random = true, dtype = true, device = true }
+
+return M

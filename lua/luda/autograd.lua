@@ -1,0 +1,121 @@
+--- Automatic differentiation: leaves, backward, gradients as objects, functions and hooks in Lua.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local errors = require "luda.error"
+local memory = require "luda.memory"
+local scope = require "luda.scope"
+local tensors = require "luda.tensor"
+local Gradients = require "luda.autograd.gradients"
+local custom = require "luda.autograd.custom"
+local walks = require "luda.autograd.walk"
+
+local C, context = lib.C, lib.context
+local methods, is_tensor = tensors.methods, tensors.is_tensor
+
+local M = {
+  Gradients = Gradients,
+  Function = custom.Function,
+}
+
+--- Makes a tensor a leaf whose gradient backward computes, or (false) an ordinary one.
+---@param t luda.Tensor
+---@param required? boolean
+---@return luda.Tensor t
+function methods.requires_grad_(t, required)
+  C.luda_context_use(context)
+  lib.check(C.luda_set_requires_grad(memory.pointer(t), required == false and 0 or 1))
+  return t
+end
+
+methods.register_hook = custom.register_hook
+
+--- The gradients of everything that a tensor was computed from.
+---@param loss luda.Tensor
+---@param given? {gradient: luda.Tensor?, retain: boolean?, create_graph: boolean?, on_leaf: function?}
+---@return luda.Gradients
+function methods.backward(loss, given)
+  local absent = args.absent
+  local options = args.options("backward", given, {
+    gradient = absent, retain = false, create_graph = false, on_leaf = absent,
+  })
+  if options.gradient ~= nil and not is_tensor(options.gradient) then
+    errors.raise("invalid", "backward: gradient must be a tensor, not %s", args.describe(options.gradient))
+  end
+  return walks.run({ loss }, { options.gradient or false }, options)
+end
+
+local function as_list(value)
+  return is_tensor(value) and { value } or value
+end
+
+--- Gradients of one tensor (or the sum of a list) for the given inputs, in their order; false where an input took no part.
+---@param roots luda.Tensor|luda.Tensor[]
+---@param inputs luda.Tensor|luda.Tensor[]
+---@param given? {gradient: luda.Tensor|luda.Tensor[]?, retain: boolean?, create_graph: boolean?, allow_unused: boolean?}
+---@return (luda.Tensor|false)[]
+function M.grad(roots, inputs, given)
+  local options = args.options("grad", given, {
+    gradient = args.absent, retain = false, create_graph = false, allow_unused = false,
+  })
+  roots, inputs = as_list(roots), as_list(inputs)
+  local seeds, upstream = {}, as_list(options.gradient or {})
+  for i = 1, #roots do
+    seeds[i] = upstream[i] or false
+  end
+  options.inputs = inputs
+  local gradients = walks.run(roots, seeds, options)
+  local list = {}
+  for i, input in ipairs(inputs) do
+    list[i] = gradients:get(input) or false
+    if not list[i] and not options.allow_unused then
+      gradients:release()
+      errors.raise("graph", "grad: input %d took no part in the result; allow_unused = true gives false for it", i)
+    end
+  end
+  gradients:release()
+  return list
+end
+
+local function restore_mode(mode)
+  C.luda_context_use(context)
+  C.luda_set_grad_enabled(mode)
+end
+
+local function with_mode(enabled, fn, ...)
+  if type(fn) ~= "function" then
+    errors.raise("invalid", "no_grad: the first argument must be a function, not %s", args.describe(fn))
+  end
+  C.luda_context_use(context)
+  return scope.sealed(restore_mode, C.luda_set_grad_enabled(enabled), fn, ...)
+end
+
+--- Calls fn(…) without recording.
+---@generic T
+---@param fn fun(...): T
+---@return T
+function M.no_grad(fn, ...)
+  return with_mode(0, fn, ...)
+end
+
+--- Calls fn(…) with recording, inside no_grad.
+---@generic T
+---@param fn fun(...): T
+---@return T
+function M.enable_grad(fn, ...)
+  return with_mode(1, fn, ...)
+end
+
+--- True while operations are recorded.
+---@return boolean
+function M.is_enabled()
+  C.luda_context_use(context)
+  return C.luda_grad_enabled() ~= 0
+end
+
+--- gradcheck(fn, inputs, options): see luda.autograd.gradcheck.
+function M.gradcheck(fn, inputs, given)
+  return require("luda.autograd.gradcheck").gradcheck(fn, inputs, given)
+end
+
+return M

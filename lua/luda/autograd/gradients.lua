@@ -1,0 +1,197 @@
+--- Gradients: what backward returns. Entries go by parameter id; nothing is stored on tensors.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local class = require "luda.class"
+local errors = require "luda.error"
+local memory = require "luda.memory"
+local scope = require "luda.scope"
+local tensors = require "luda.tensor"
+local ops = require "luda.ops"
+require "luda.sugar"
+
+local ffi, C = lib.ffi, lib.C
+local methods, is_tensor, pointer = tensors.methods, tensors.is_tensor, memory.pointer
+
+---@class luda.Gradients
+---@field pointer any luda_gradients*
+local Gradients = class("luda.Gradients")
+
+function Gradients.__index(self, key)
+  local method = Gradients[key]
+  if method ~= nil then
+    return method
+  end
+  if is_tensor(key) then
+    return Gradients.get(self, key)
+  end
+end
+
+--- An empty container, or one around a reference that passes to it.
+function Gradients:init(owned)
+  if owned == nil then
+    local out = ffi.new("luda_gradients *[1]")
+    lib.check(C.luda_gradients_new(out))
+    owned = out[0]
+  end
+  self.pointer = ffi.gc(owned, C.luda_gradients_release)
+  scope.own(self)
+end
+
+local function container(self)
+  local found = rawget(self, "pointer")
+  if not found then
+    errors.raise("closed", "gradients: they were released, or their scope has ended; return them from the scope or keep() them")
+  end
+  return found
+end
+
+local function id_of(op, key)
+  if is_tensor(key) then
+    return key.id
+  end
+  return args.integer(op, "the id", key)
+end
+
+--- The gradient of a tensor (or of a parameter id), or nil if it took no part.
+---@param key luda.Tensor|integer
+---@return luda.Tensor?
+function Gradients:get(key)
+  local found = C.luda_gradients_get(container(self), id_of("get", key))
+  if found == nil then
+    return nil
+  end
+  C.luda_tensor_retain(found)
+  return memory.adopt(found)
+end
+
+--- Removes and returns a gradient.
+---@param key luda.Tensor|integer
+---@return luda.Tensor?
+function Gradients:take(key)
+  local found = self:get(key)
+  if found then
+    lib.check(C.luda_gradients_set(container(self), id_of("take", key), nil))
+  end
+  return found
+end
+
+--- Puts a gradient in place of the one there, or of none.
+---@param key luda.Tensor|integer
+---@param gradient luda.Tensor
+---@return luda.Gradients self
+function Gradients:register(key, gradient)
+  if not is_tensor(gradient) then
+    errors.raise("invalid", "register: the gradient must be a tensor, not %s", args.describe(gradient))
+  end
+  lib.check(C.luda_gradients_set(container(self), id_of("register", key), pointer(gradient)))
+  return self
+end
+
+---@return integer
+function Gradients:len()
+  return C.luda_gradients_count(container(self))
+end
+
+--- Iterates over ids, ascending, with their gradients.
+---@return fun(): integer?, luda.Tensor?
+function Gradients:pairs()
+  local ids = {}
+  for i = 1, self:len() do
+    ids[i] = tonumber(C.luda_gradients_id(container(self), i - 1))
+  end
+  local i = 0
+  return function()
+    i = i + 1
+    if ids[i] then
+      return ids[i], self:get(ids[i])
+    end
+  end
+end
+
+--- Only the gradients of a module's parameters.
+---@param module table
+---@return luda.Gradients
+function Gradients:of(module)
+  local chosen = Gradients()
+  for _, parameter in ipairs(module:parameters()) do
+    local gradient = self:get(parameter)
+    if gradient then
+      chosen:register(parameter, gradient)
+    end
+  end
+  return chosen
+end
+
+--- All gradients on a device.
+---@param device string
+---@return luda.Gradients
+function Gradients:to(device)
+  local moved = Gradients()
+  for id, gradient in self:pairs() do
+    moved:register(id, methods.to(gradient, device))
+  end
+  return moved
+end
+
+--- The norm over all gradients together; halves are summed in float32.
+---@return number
+function Gradients:norm()
+  return scope.scope(function()
+    local squares = {}
+    for _, gradient in self:pairs() do
+      local wide = gradient.dtype == "f64" and gradient or methods.to(gradient, "f32")
+      squares[#squares + 1] = methods.to(methods.sum(methods.square(wide)), "cpu", "f64")
+    end
+    if #squares == 0 then
+      return 0
+    end
+    return math.sqrt(methods.item(methods.sum(ops.functions.stack(squares))))
+  end)
+end
+
+--- Scales all gradients so that their common norm is at most `limit`; returns the norm before.
+---@param limit number
+---@return number
+function Gradients:clip_norm_(limit)
+  local norm = self:norm()
+  if norm > args.number("clip_norm_", "the limit", limit) then
+    for id, gradient in self:pairs() do
+      self:register(id, gradient * (limit / norm))
+    end
+  end
+  return norm
+end
+
+--- Limits every element to -limit … limit.
+---@param limit number
+---@return luda.Gradients self
+function Gradients:clip_value_(limit)
+  args.number("clip_value_", "the limit", limit)
+  for id, gradient in self:pairs() do
+    self:register(id, methods.minimum(methods.maximum(gradient, -limit), limit))
+  end
+  return self
+end
+
+--- Gives the gradients back now; twice is harmless.
+function Gradients:release()
+  local found = rawget(self, "pointer")
+  if found then
+    self.pointer = nil
+    C.luda_gradients_release(ffi.gc(found, nil))
+  end
+end
+
+--- Saves the container from every open scope.
+---@return luda.Gradients self
+function Gradients:keep()
+  return scope.keep(self)
+end
+
+function Gradients:__tostring()
+  local found = rawget(self, "pointer")
+  return found and ("luda.Gradients(%d)"):format(C.luda_gradients_count(found)) or "luda.Gradients (released)"
+end
+
+return Gradients

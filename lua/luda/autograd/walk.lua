@@ -1,0 +1,95 @@
+--- Backward: drives the core's walk and does Lua's part (hooks, Lua functions) between its steps.
+
+local lib = require "luda.ffi"
+local errors = require "luda.error"
+local memory = require "luda.memory"
+local Gradients = require "luda.autograd.gradients"
+local tags = require "luda.autograd.tags"
+
+local ffi, C, context = lib.ffi, lib.C, lib.context
+local pointer = memory.pointer
+
+local M = {}
+
+---@class luda.WalkOptions
+---@field retain? boolean keep the graph
+---@field create_graph? boolean record the backward pass
+---@field inputs? luda.Tensor[] gradients of these only
+---@field on_leaf? fun(id: integer, gradients: luda.Gradients) a leaf's gradient is final
+
+local function step_through(walk, options, gradients)
+  local event = ffi.new("int[1]")
+  while true do
+    C.luda_context_use(context)
+    lib.check(C.luda_walk_step(walk, event))
+    if event[0] == C.LUDA_WALK_DONE then
+      return
+    elseif event[0] == C.LUDA_LEAF_FINAL then
+      options.on_leaf(tonumber(C.luda_walk_leaf(walk)), gradients)
+    else
+      local handler = tags.get(tonumber(C.luda_walk_tag(walk)))
+      if not handler then
+        errors.raise("internal", "backward: nothing stands for tag %d", tonumber(C.luda_walk_tag(walk)))
+      end
+      C.luda_set_grad_enabled(options.create_graph and 1 or 0)
+      handler:run(walk)
+    end
+  end
+end
+
+--- An array of lent tensor pointers; `false` entries are NULL.
+local function pointers(list, count)
+  local array = ffi.new("luda_tensor *[?]", math.max(count, 1))
+  for i = 1, count do
+    array[i - 1] = list[i] and pointer(list[i]) or nil
+  end
+  return array
+end
+M.pointers = pointers
+
+--- A new tensor for a lent gradient, or nil.
+function M.lent(tensor)
+  if tensor == nil then
+    return nil
+  end
+  C.luda_tensor_retain(tensor)
+  return memory.adopt(tensor)
+end
+
+--- Walks the graph below `roots`.
+---@param roots luda.Tensor[]
+---@param seeds table<integer, luda.Tensor|false> by root
+---@param options luda.WalkOptions
+---@return luda.Gradients
+function M.run(roots, seeds, options)
+  C.luda_context_use(context)
+  local mode = C.luda_grad_enabled()
+  local inputs = options.inputs or {}
+  local wanted = pointers(inputs, #inputs)
+  local settings = ffi.new("luda_backward_options", {
+    retain = options.retain and 1 or 0,
+    create_graph = options.create_graph and 1 or 0,
+    ninputs = #inputs,
+    inputs = wanted,
+  })
+  local out = ffi.new("luda_walk *[1]")
+  lib.check(C.luda_walk_new(pointers(roots, #roots), pointers(seeds, #roots), #roots, settings, out))
+  local walk = ffi.gc(out[0], C.luda_walk_release)
+  if options.on_leaf then
+    C.luda_walk_report_leaves(walk, 1)
+  end
+  local found = C.luda_walk_gradients(walk)
+  C.luda_gradients_retain(found)
+  local gradients = Gradients(found)
+  local ok, err = pcall(step_through, walk, options, gradients)
+  C.luda_set_grad_enabled(mode)
+  C.luda_walk_release(ffi.gc(walk, nil))
+  tags.drain()
+  if not ok then
+    gradients:release()
+    error(err, 0)
+  end
+  return gradients
+end
+
+return M

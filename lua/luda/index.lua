@@ -1,0 +1,155 @@
+--- t[…] and t[…] = v: positions, ranges, masks and index tensors, all 1-based.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local errors = require "luda.error"
+local memory = require "luda.memory"
+local tensors = require "luda.tensor"
+local ops = require "luda.ops"
+local sugar = require "luda.sugar"
+
+local ffi, C, context = lib.ffi, lib.C, lib.context
+local methods, is_tensor = tensors.methods, tensors.is_tensor
+
+--- A range {first, last, step}, {position} or {} of one dimension.
+local function range(t, dim, spec)
+  if #spec == 0 then
+    return t
+  end
+  local size = methods.size(t, dim)
+  local first = args.position("index", "a position", spec[1], size) + 1
+  local last = args.position("index", "a position", spec[2] or spec[1], size) + 1
+  local step = args.integer("index", "the step", spec[3] or 1)
+  if step < 1 then
+    errors.raise("invalid", "index: the step is %d; it must be positive", step)
+  end
+  if first < 1 or last > size then
+    errors.raise("index", "index: {%d, %d} of dimension %d, which has %d positions (1-based)", first, last, dim, size)
+  end
+  return methods.narrow(t, dim, first, math.max(math.floor((last - first) / step) + 1, 0), step)
+end
+
+--- Positions where a mask is true, as an i64 tensor, counted over the flattened mask.
+local function mask_positions(mask)
+  local values, count = sugar.read(mask), 0
+  local numel = mask.numel
+  local found = ffi.new("int64_t[?]", math.max(numel, 1))
+  for i = 0, numel - 1 do
+    if values[i] ~= 0 then
+      found[count] = i + 1
+      count = count + 1
+    end
+  end
+  local out, shape = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[1]", count)
+  C.luda_context_use(context)
+  lib.check(C.luda_tensor_new(C.LUDA_I64, ffi.new("luda_device"), 1, shape, out))
+  local positions = memory.adopt(out[0])
+  lib.check(C.luda_tensor_write(memory.pointer(positions), C.LUDA_I64, found, count))
+  return mask.device == "cpu" and positions or methods.to(positions, mask.device)
+end
+
+--- The tensor with the mask's dimensions, which must agree, flattened into one; the `view` form shares the storage.
+local function flatten_under(mask, t, flatten)
+  local over, shape = mask.shape, t.shape
+  local sizes = { -1 }
+  for i = 1, math.max(#over, #shape) do
+    if i <= #over and over[i] ~= shape[i] then
+      errors.raise("shape", "index: a mask %s over a tensor %s", args.shape_text(over), args.shape_text(shape))
+    elseif i > #over then
+      sizes[#sizes + 1] = shape[i]
+    end
+  end
+  if mask.numel == 0 then
+    sizes[1] = 0
+  end
+  return flatten(t, sizes)
+end
+
+local function check_index(index)
+  local class = args.dtype_class(index.dtype)
+  if class == "float" or index.dtype == "u8" then
+    errors.raise("dtype", "index: an index tensor of type %s; masks are bool, positions are integers", index.dtype)
+  end
+  return class == "bool"
+end
+
+local function take(t, dim, index)
+  if not check_index(index) then
+    return methods.index_select(t, dim, index)
+  end
+  if dim == 1 then
+    return methods.index_select(flatten_under(index, t, methods.reshape), 1, mask_positions(index))
+  end
+  if index.ndim ~= 1 or index:size(1) ~= methods.size(t, dim) then
+    errors.raise("shape", "index: a mask %s for dimension %d of %s", args.shape_text(index.shape), dim,
+      args.shape_text(t.shape))
+  end
+  return methods.index_select(t, dim, mask_positions(index))
+end
+
+--- One entry a dimension: a position, a range, a mask or an index tensor.
+local function slices(t, specs)
+  local dim = 1
+  for i = 1, #specs do
+    local spec = specs[i]
+    if dim > t.ndim then
+      errors.raise("index", "index: %d entries for a tensor %s", #specs, args.shape_text(t.shape))
+    end
+    if is_tensor(spec) then
+      t = take(t, dim, spec)
+      dim = dim + (spec.dtype == "bool" and 1 or spec.ndim)
+    elseif type(spec) == "table" then
+      t = range(t, dim, spec)
+      dim = dim + 1
+    else
+      t = methods.select(t, dim, spec)
+    end
+  end
+  return t
+end
+
+function tensors.get_index(t, key)
+  if type(key) == "number" or args.is_boxed(key) then
+    return methods.select(t, 1, key)
+  elseif is_tensor(key) then
+    return take(t, 1, key)
+  elseif type(key) == "table" then
+    return slices(t, key)
+  end
+  return errors.raise("invalid", "index: cannot index a tensor with %s", args.describe(key))
+end
+
+--- One slice after the other, of the first dimension of a view.
+local function assign_slices(flat, positions, value)
+  local numbers = methods.totable(positions)
+  local spread = is_tensor(value) and value.ndim == flat.ndim and methods.size(value, 1) ~= 1
+  if spread and methods.size(value, 1) ~= #numbers then
+    errors.raise("shape", "index: %d slices given for %d positions", methods.size(value, 1), #numbers)
+  end
+  for i, position in ipairs(numbers) do
+    sugar.assign("index", methods.select(flat, 1, position), spread and methods.select(value, 1, i) or value)
+  end
+end
+
+function tensors.set_index(t, key, value)
+  if is_tensor(key) then
+    if not check_index(key) then
+      return assign_slices(t, methods.flatten(key), value)
+    end
+    if is_tensor(value) and value.ndim > t.ndim - key.ndim then
+      return assign_slices(flatten_under(key, t, methods.view), mask_positions(key), value)
+    end
+    for _ = key.ndim + 1, t.ndim do
+      key = methods.unsqueeze(key, -1)
+    end
+    return ops.functions.where(key, value, t, { out = t })
+  end
+  if type(key) == "table" then
+    for i = 1, #key do
+      if is_tensor(key[i]) then
+        errors.raise("unsupported", "index: an index tensor among ranges cannot be assigned to; assign one position at a time")
+      end
+    end
+  end
+  sugar.assign("index", tensors.get_index(t, key), value)
+end

@@ -1,0 +1,353 @@
+--- What PyTorch users expect of a tensor beyond the rows, composed from rows and core calls.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local errors = require "luda.error"
+local memory = require "luda.memory"
+local tensors = require "luda.tensor"
+local ops = require "luda.ops"
+local scope = require "luda.scope"
+
+local ffi, C, context = lib.ffi, lib.C, lib.context
+local methods, rows, pointer, is_tensor = tensors.methods, ops.rows, memory.pointer, tensors.is_tensor
+
+local M = {}
+
+-- The rows that the functions below extend under the same name.
+local row = {}
+for _, name in ipairs { "max", "min", "to" } do
+  row[name] = assert(ops.functions[name], name)
+end
+
+--- Makes a function a method and luda.<name>.
+local function define(name, fn)
+  methods[name], ops.functions[name] = fn, fn
+end
+
+local out = ffi.new("luda_tensor *[1]")
+local sizes_cell = ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
+
+local function adopt_out(status)
+  lib.check(status)
+  return memory.adopt(out[0])
+end
+
+local function need_tensor(op, value)
+  if not is_tensor(value) then
+    errors.raise("invalid", "%s: expected a tensor, got %s", op, args.describe(value))
+  end
+  return value
+end
+
+--- A 1-based dimension as a positive number.
+local function positive(op, t, dim)
+  local ndim = t.ndim
+  local position = args.dimension(op, "dim", dim)
+  position = position < 0 and position + ndim or position
+  if position < 0 or position >= ndim then
+    errors.raise("index", "%s: dimension %d of a tensor with %d", op, dim, ndim)
+  end
+  return position + 1
+end
+
+-- Size and values.
+
+define("size", function(t, dim)
+  if dim == nil then
+    return t.shape
+  end
+  local tensor = pointer(t)
+  local ndim = C.luda_tensor_ndim(tensor)
+  if type(dim) ~= "number" or dim ~= math.floor(dim) or dim == 0 or dim > ndim or dim < -ndim then
+    errors.raise("index", "size: dimension %s of a tensor with %d", tostring(dim), ndim)
+  end
+  return tonumber(C.luda_tensor_shape(tensor)[dim > 0 and dim - 1 or dim + ndim])
+end)
+
+local number_cell, integer_cell = ffi.new("double[1]"), ffi.new("int64_t[1]")
+
+--- Element `index` (row-major, from 0): a number, a boolean, or a boxed integer beyond 2^53.
+function M.element(t, index)
+  local class = args.dtype_class(t.dtype)
+  if class == "int" then
+    lib.check(C.luda_tensor_get_i64(pointer(t), index, integer_cell))
+    return args.unbox(integer_cell[0])
+  end
+  lib.check(C.luda_tensor_get(pointer(t), index, number_cell))
+  if class == "bool" then
+    return number_cell[0] ~= 0
+  end
+  return number_cell[0]
+end
+
+define("item", function(t)
+  if need_tensor("item", t).numel ~= 1 then
+    errors.raise("shape", "item: the tensor has %d elements %s, one is needed", t.numel, args.shape_text(t.shape))
+  end
+  return M.element(t, 0)
+end)
+
+--- All elements in row-major order as a C array, and how one of them becomes a Lua value.
+function M.read(t)
+  local class, count = args.dtype_class(t.dtype), t.numel
+  local kind = class == "float" and "double[?]" or class == "int" and "int64_t[?]" or "uint8_t[?]"
+  local dtype = class == "float" and C.LUDA_F64 or class == "int" and C.LUDA_I64 or C.LUDA_BOOL
+  local values = ffi.new(kind, math.max(count, 1))
+  lib.check(C.luda_tensor_read(pointer(t), dtype, values, count))
+  return values, class
+end
+
+define("totable", function(t)
+  local values, class = M.read(need_tensor("totable", t))
+  local shape, next_index = t.shape, 0
+  local function build(dim)
+    if dim > #shape then
+      local value = values[next_index]
+      next_index = next_index + 1
+      if class == "int" then
+        return args.unbox(value)
+      elseif class == "bool" then
+        return value ~= 0
+      end
+      return value
+    end
+    local list = {}
+    for i = 1, shape[dim] do
+      list[i] = build(dim + 1)
+    end
+    return list
+  end
+  return build(1)
+end)
+
+define("equal", function(a, b)
+  local first, second = need_tensor("equal", a).shape, need_tensor("equal", b).shape
+  if #first ~= #second then
+    return false
+  end
+  for i = 1, #first do
+    if first[i] ~= second[i] then
+      return false
+    end
+  end
+  return methods.item(methods.sum(methods.ne(a, b))) == 0
+end)
+
+-- Lifetime.
+
+define("keep", scope.keep)
+define("release", scope.release)
+
+-- Types, devices, memory layout.
+
+define("to", function(t, what, more)
+  if is_tensor(what) then
+    what = { dtype = what.dtype, device = what.device }
+  elseif type(what) == "string" then
+    local options = {}
+    for _, name in ipairs { what, more } do
+      options[args.dtype_numbers[name] and "dtype" or "device"] = name
+    end
+    what = options
+  end
+  return row.to(t, what)
+end)
+
+define("contiguous", function(t)
+  if C.luda_tensor_is_contiguous(pointer(t)) ~= 0 then
+    return t
+  end
+  C.luda_context_use(context)
+  return adopt_out(C.luda_contiguous(pointer(t), out))
+end)
+
+define("is_contiguous", function(t)
+  return C.luda_tensor_is_contiguous(pointer(t)) ~= 0
+end)
+
+--- The address of the first element of a contiguous CPU tensor, typed, valid while the tensor lives.
+local stored = {
+  f64 = "double *", f32 = "float *", f16 = "uint16_t *", bf16 = "uint16_t *", i64 = "int64_t *", i32 = "int32_t *",
+  i16 = "int16_t *", i8 = "int8_t *", u8 = "uint8_t *", bool = "uint8_t *",
+}
+define("data", function(t)
+  if t.device ~= "cpu" or not methods.is_contiguous(t) then
+    errors.raise("invalid", "data: only contiguous CPU tensors have an address; call contiguous() or to(\"cpu\")")
+  end
+  return ffi.cast(stored[t.dtype], C.luda_tensor_data(pointer(t)))
+end)
+
+-- Shapes.
+
+--- Sizes given as a list or spread out.
+local function spread(first, ...)
+  if type(first) == "table" then
+    return first
+  end
+  return { first, ... }
+end
+
+define("reshape", function(t, ...)
+  local sizes = args.sizes("reshape", spread(...), true)
+  for i = 1, #sizes do
+    sizes_cell[i - 1] = sizes[i]
+  end
+  C.luda_context_use(context)
+  return adopt_out(C.luda_reshape(pointer(t), #sizes, sizes_cell, out))
+end)
+
+define("flatten", function(t, first, last)
+  local shape = t.shape
+  if #shape == 0 then
+    return methods.reshape(t, { 1 })
+  end
+  first, last = positive("flatten", t, first or 1), positive("flatten", t, last or -1)
+  local sizes, product = {}, 1
+  for i = 1, #shape do
+    if i < first or i > last then
+      sizes[#sizes + 1] = shape[i]
+    else
+      product = product * shape[i]
+      if i == last then
+        sizes[#sizes + 1] = product
+      end
+    end
+  end
+  return methods.reshape(t, sizes)
+end)
+
+define("t", function(t)
+  if t.ndim > 2 then
+    errors.raise("shape", "t: %s has more than two dimensions; use transpose or permute", args.shape_text(t.shape))
+  end
+  return t.ndim < 2 and t or methods.transpose(t, 1, 2)
+end)
+
+define("expand_as", function(t, other)
+  return methods.expand(t, other.shape)
+end)
+
+define("view_as", function(t, other)
+  return methods.view(t, other.shape)
+end)
+
+-- Pieces.
+
+define("split", function(t, sizes, dim)
+  dim = positive("split", need_tensor("split", t), dim or 1)
+  local total, pieces, start = methods.size(t, dim), {}, 1
+  if type(sizes) == "number" then
+    local size = args.integer("split", "the size", sizes)
+    if size < 1 then
+      errors.raise("invalid", "split: the size is %d; it must be positive", size)
+    end
+    sizes = {}
+    for done = 0, math.max(total - 1, 0), size do
+      sizes[#sizes + 1] = math.min(size, total - done)
+    end
+  end
+  for i, size in ipairs(sizes) do
+    pieces[i] = methods.narrow(t, dim, start, size)
+    start = start + size
+  end
+  if start ~= total + 1 then
+    errors.raise("shape", "split: the sizes add up to %d, dimension %d has %d", start - 1, dim, total)
+  end
+  return pieces
+end)
+
+define("chunk", function(t, count, dim)
+  dim = positive("chunk", need_tensor("chunk", t), dim or 1)
+  if args.integer("chunk", "the number of chunks", count) < 1 then
+    errors.raise("invalid", "chunk: %d chunks; at least one is needed", count)
+  end
+  return methods.split(t, math.max(math.ceil(methods.size(t, dim) / count), 1), dim)
+end)
+
+define("unbind", function(t, dim)
+  dim = positive("unbind", need_tensor("unbind", t), dim or 1)
+  local pieces = {}
+  for i = 1, methods.size(t, dim) do
+    pieces[i] = methods.select(t, dim, i)
+  end
+  return pieces
+end)
+
+define("stack", function(list, dim)
+  if type(list) ~= "table" then
+    errors.raise("invalid", "stack: expected a list of tensors, got %s", args.describe(list))
+  end
+  if type(dim) == "table" then
+    dim = args.options("stack", dim, { dim = 1 }).dim
+  end
+  local widened = {}
+  for i, t in ipairs(list) do
+    widened[i] = methods.unsqueeze(t, dim or 1)
+  end
+  return ops.functions.cat(widened, dim or 1)
+end)
+
+-- Extremes: with a dimension the value and its position, without one the value.
+
+--- The dimension among the arguments of a reduction, positional or by name.
+local function dim_of(options)
+  if type(options) == "table" then
+    return options.dim
+  end
+  return options
+end
+
+for name, whole in pairs { max = "amax", min = "amin" } do
+  define(name, function(t, options, keepdim)
+    if dim_of(options) == nil then
+      return methods[whole](t, options, keepdim)
+    end
+    return row[name](t, options, keepdim)
+  end)
+  define("arg" .. name, function(t, options, keepdim)
+    if dim_of(options) == nil then
+      t, options = methods.reshape(t, { -1 }), 1
+    end
+    local _, position = row[name](t, options, keepdim)
+    return position
+  end)
+end
+
+-- Writing in place.
+
+--- Writes a tensor (broadcast, of the same category) or a number into every element of `target`.
+function M.assign(op, target, value)
+  need_tensor(op, target)
+  if not is_tensor(value) then
+    value = tensors.scalar(op, value, target)
+  end
+  if value.device ~= target.device then
+    value = methods.to(value, target.device)
+  end
+  return ops.functions.clone(methods.expand(value, target.shape), { out = target })
+end
+
+define("fill_", function(t, value)
+  return M.assign("fill_", t, value)
+end)
+
+define("zero_", function(t)
+  return M.assign("zero_", t, t.dtype == "bool" and false or 0)
+end)
+
+define("copy_", function(t, source)
+  return M.assign("copy_", t, methods.to(need_tensor("copy_", source), need_tensor("copy_", t)))
+end)
+
+-- Facts about rows.
+
+--- True if the device has a kernel for the operator and element type.
+---@param name string
+---@param dtype string
+---@param device? string
+function M.supported(name, dtype, device)
+  local kind, index = args.device("supported", device or "cpu")
+  return C.luda_op_supported(rows[name].op, args.dtype("supported", dtype), ffi.new("luda_device", kind, index)) ~= 0
+end
+
+return M

@@ -1,0 +1,267 @@
+/* Operators as users call them: plan, tracked casts, run, record. */
+#include "graph.h"
+#include "../core/shapes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- What may be recorded --- */
+
+luda_status luda__fresh_enough(const luda_tensor *tensor, const char *op)
+{
+    if (!luda__tracked(tensor) || tensor->requires_grad || tensor->node_version == luda_tensor_version(tensor))
+        return LUDA_OK;
+    return luda__fail(LUDA_EGRAPH,
+                      "%s: an input made by %s was changed in place after it was recorded, through another view of its storage; "
+                      "make the view again after the change",
+                      op, luda__node_name((const luda_node *)tensor->node));
+}
+
+/* Writing a tracked value where other tensors look would cut their gradient silently. */
+static luda_status check_recorded_into(const luda_plan *plan, const luda_tensor *into)
+{
+    const char *op = plan->info->name;
+    if (into->requires_grad)
+        return luda__fail(LUDA_EGRAPH, "%s: a leaf that requires a gradient cannot be changed in place; use luda.no_grad", op);
+    int references = atomic_load_explicit(&into->storage->base.references, memory_order_relaxed);
+    if (references > 1)
+        return luda__fail(LUDA_EGRAPH,
+                          "%s: a tracked value cannot be written in place into storage that other tensors or the graph share; "
+                          "use the form without the underscore, or cat",
+                          op);
+    return LUDA_OK;
+}
+
+static luda_status wants_recording(const luda_plan *plan, const luda_tensor *into, bool *record)
+{
+    bool tracked = luda__tracked(into);
+    *record = false;
+    if (!luda_grad_enabled())
+        return LUDA_OK;
+    for (int i = 0; i < plan->nin; i++)
+        tracked |= luda__tracked(plan->in[i]);
+    if (!tracked)
+        return LUDA_OK;
+    if (into)
+        LUDA_TRY(check_recorded_into(plan, into));
+    luda_gradient_kind kind = luda__gradient_kind(plan->op);
+    if (kind == LUDA__GRADIENT_NONE)
+        return luda__fail(LUDA_EGRAPH, "%s: it has no gradient, but an input requires one; detach the input or use luda.no_grad",
+                          plan->info->name);
+    for (int i = 0; i < plan->nin; i++)
+        LUDA_TRY(luda__fresh_enough(plan->in[i], plan->info->name));
+    *record = kind == LUDA__GRADIENT_RULE;
+    return LUDA_OK;
+}
+
+/* --- Recording --- */
+
+static bool keeps_input(luda_keeps keeps, luda_tensor *const *in, int nin, int input)
+{
+    if (keeps == LUDA__KEEPS_IN || keeps == LUDA__KEEPS_BOTH)
+        return true;
+    if (keeps != LUDA__KEEPS_OTHER)
+        return false;
+    for (int i = 0; i < nin; i++)
+        if (i != input && luda__tracked(in[i]))
+            return true;
+    return false;
+}
+
+/* Before the kernel: versions are taken now, so that a change by the operator itself is noticed in backward. */
+static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in, const luda_tensor *into, luda_node **out)
+{
+    luda_keeps keeps = luda__keeps(plan->op);
+    luda_node *node;
+    bool keep_outputs = keeps == LUDA__KEEPS_OUT || keeps == LUDA__KEEPS_BOTH;
+    const luda_attrs *attrs = plan->info->attrs != LUDA_ATTRS_none ? &plan->attrs : NULL;
+    LUDA_TRY(luda__node_make(in, plan->nin, plan->info->outputs, keep_outputs, attrs, &node));
+    node->op = (int32_t)plan->op;
+    for (int i = 0; i < plan->nin; i++) {
+        if (!in[i] || !keeps_input(keeps, in, plan->nin, i))
+            continue;
+        luda_kept *kept = &node->in[i].kept;
+        kept->version = luda_tensor_version(in[i]);
+        if (in[i] != into) {
+            kept->tensor = luda__retain(in[i]);
+        } else if (luda__tensor_alias(in[i], &kept->tensor) != LUDA_OK) { /* it will belong to this node */
+            luda__release(node);
+            return LUDA_ENOMEM;
+        }
+    }
+    *out = node;
+    return LUDA_OK;
+}
+
+static luda_status end_recording(luda_node *node, luda_tensor *const *out)
+{
+    for (int o = 0; node->out && o < node->nout; o++) {
+        LUDA_TRY(luda__tensor_alias(out[o], &node->out[o].tensor));
+        node->out[o].version = luda_tensor_version(out[o]);
+    }
+    for (int o = 0; o < node->nout; o++)
+        if (luda__class_of((luda_dtype)out[o]->dtype) == LUDA__FLOAT)
+            luda__node_bind(node, out[o], o);
+    return LUDA_OK;
+}
+
+static luda_status run_recorded(luda_plan *plan, luda_tensor *const *in, luda_tensor *into, luda_tensor **out)
+{
+    luda_node *node;
+    LUDA_TRY(begin_recording(plan, in, into, &node));
+    luda_status status = luda__run(plan, in, into, out);
+    if (status == LUDA_OK) {
+        status = end_recording(node, out);
+        for (int o = 0; status != LUDA_OK && o < node->nout; o++)
+            luda_tensor_release(out[o]);
+    }
+    luda__release(node);
+    return status;
+}
+
+static luda_status run_plan(luda_plan *plan, luda_tensor *const *in, bool record, luda_tensor *into, luda_tensor **out)
+{
+    if (record)
+        return run_recorded(plan, in, into, out);
+    LUDA_TRY(luda__run(plan, in, into, out));
+    if (into && into->node && !into->requires_grad && luda_grad_enabled()) {
+        luda__release(into->node); /* overwritten by values that need no gradient */
+        into->node = NULL;
+    } else if (into && into->node) {
+        into->node_version = luda_tensor_version(into);
+    }
+    return LUDA_OK;
+}
+
+/* --- Applying --- */
+
+static luda_status cast_input(luda_tensor *tensor, luda_dtype dtype, luda_tensor **out)
+{
+    luda_attrs attrs = { .family = LUDA_ATTRS_cast, .cast = { (int32_t)dtype, { LUDA_SAME_DEVICE, 0 } } };
+    return luda_apply(LUDA_OP_to, &tensor, 1, &attrs, out);
+}
+
+static bool needs_casts(const luda_plan *plan)
+{
+    if (plan->info->attrs == LUDA_ATTRS_cast)
+        return false;
+    for (int i = 0; i < plan->nin; i++)
+        if (plan->in[i] && (luda_dtype)plan->in[i]->dtype != luda__planned_cast(plan, i))
+            return true;
+    return false;
+}
+
+static luda_status apply_with_casts(luda_plan *plan, bool record, luda_tensor *into, luda_tensor **out)
+{
+    luda_tensor *few[LUDA_MAX_INPUTS], **cast = few;
+    luda_status status = LUDA_OK;
+    int made = 0;
+    if (plan->nin > LUDA_MAX_INPUTS && !(cast = malloc((size_t)plan->nin * sizeof *cast)))
+        return luda__fail(LUDA_ENOMEM, "%s: no memory for %d inputs", plan->info->name, plan->nin);
+    for (; made < plan->nin && status == LUDA_OK; made++) {
+        luda_tensor *tensor = plan->in[made];
+        cast[made] = NULL;
+        if (tensor && (luda_dtype)tensor->dtype != luda__planned_cast(plan, made))
+            status = cast_input(tensor, luda__planned_cast(plan, made), &cast[made]);
+        else
+            cast[made] = luda__retain(tensor);
+    }
+    if (status == LUDA_OK)
+        status = run_plan(plan, cast, record, into, out);
+    for (int i = 0; i < made; i++)
+        luda_tensor_release(cast[i]);
+    if (cast != few)
+        free(cast);
+    return status;
+}
+
+static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into, luda_tensor **out)
+{
+    luda_plan plan;
+    bool record;
+    LUDA_TRY(luda__plan(op, in, nin, attrs, &plan));
+    LUDA_TRY(wants_recording(&plan, into, &record));
+    if (needs_casts(&plan))
+        return apply_with_casts(&plan, record, into, out);
+    return run_plan(&plan, in, record, into, out);
+}
+
+luda_status luda_apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor **out)
+{
+    return apply(op, in, nin, attrs, NULL, out);
+}
+
+luda_status luda_apply_into(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into)
+{
+    luda_tensor *out[LUDA_MAX_OUTPUTS];
+    if ((unsigned)op < LUDA_OP_COUNT && luda_op_get(op)->outputs != 1)
+        return luda__fail(LUDA_ENOTSUP, "%s: it has several results and no in-place form", luda_op_get(op)->name);
+    LUDA_TRY(apply(op, in, nin, attrs, into, out));
+    luda_tensor_release(out[0]);
+    return LUDA_OK;
+}
+
+/* --- Layout --- */
+
+luda_status luda_contiguous(luda_tensor *tensor, luda_tensor **out)
+{
+    if (!tensor->contiguous)
+        return luda_apply(LUDA_OP_clone, &tensor, 1, NULL, out);
+    *out = luda__retain(tensor);
+    return LUDA_OK;
+}
+
+luda_status luda_reshape(luda_tensor *tensor, int ndim, const int64_t *shape, luda_tensor **out)
+{
+    luda_attrs attrs = { .family = LUDA_ATTRS_reshape };
+    luda_shape *wanted = &attrs.reshape.shape;
+    char from[160], to[160];
+    int64_t stride[LUDA_MAX_DIMS];
+    if (ndim < 0 || ndim > LUDA_MAX_DIMS)
+        return luda__fail(LUDA_ESHAPE, "reshape: %d dimensions, 0 to %d are possible", ndim, LUDA_MAX_DIMS);
+    wanted->ndim = ndim;
+    for (int d = 0; d < ndim; d++)
+        wanted->size[d] = shape[d];
+    if (!luda__infer_shape(tensor->numel, wanted))
+        return luda__fail(LUDA_ESHAPE, "reshape: %lld elements of shape %s cannot become %s", (long long)tensor->numel,
+                          luda__shape_text(tensor->ndim, tensor->shape, from, sizeof from), luda__shape_text(ndim, shape, to, sizeof to));
+    if (luda__view_strides(tensor, ndim, wanted->size, stride))
+        return luda_apply(LUDA_OP_view, &tensor, 1, &attrs, out);
+    luda_tensor *copy;
+    LUDA_TRY(luda_apply(LUDA_OP_clone, &tensor, 1, NULL, &copy));
+    luda_status status = luda_apply(LUDA_OP_view, &copy, 1, &attrs, out);
+    luda_tensor_release(copy);
+    return status;
+}
+
+/* --- The typed functions, one per row --- */
+
+#define INPUTS_0 NULL
+#define INPUTS_1 (luda_tensor *[]){ x }
+#define INPUTS_2 (luda_tensor *[]){ x, y }
+#define INPUTS_3 (luda_tensor *[]){ x, y, z }
+#define INPUTS_5 (luda_tensor *[]){ x, y, z, u, v }
+#define INPUTS_6 (luda_tensor *[]){ x, y, z, u, v, w }
+#define INPUTS_VARIADIC x
+#define COUNT_VARIADIC count
+#define COUNT_0 0
+#define COUNT_1 1
+#define COUNT_2 2
+#define COUNT_3 3
+#define COUNT_5 5
+#define COUNT_6 6
+
+#define LUDA_PLAIN(name, nin, ...)                                                                                     \
+    luda_status luda_##name(LUDA__IN_##nin luda_tensor **out)                                                          \
+    {                                                                                                                  \
+        return luda_apply(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, NULL, out);                                       \
+    }
+#define LUDA_OP(name, nin, nout, types, family_name, ...)                                                              \
+    luda_status luda_##name(LUDA__IN_##nin const struct luda_##family_name##_attrs *attrs, luda_tensor **out)          \
+    {                                                                                                                  \
+        luda_attrs all = { .family = LUDA_ATTRS_##family_name };                                                       \
+        if (attrs)                                                                                                     \
+            all.family_name = *attrs;                                                                                  \
+        return luda_apply(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, attrs ? &all : NULL, out);                        \
+    }
+#include "../../kernels/ops.def"

@@ -1,0 +1,105 @@
+/*
+ * Inside of the autodiff floor: nodes link to nodes; kept tensors sit beside them. A node belongs to its output tensors
+ * and to the nodes made from them; chains are freed by a work list, never by recursion.
+ */
+#ifndef LUDA_GRAPH_H
+#define LUDA_GRAPH_H
+
+#include "../core/ops.h"
+
+typedef struct luda_kept {
+    luda_tensor *tensor;
+    uint32_t version; /* of the storage, when it was kept */
+} luda_kept;
+
+/* What backward must know of an input: its parent (NULL: untracked), and always its shape, dtype and device. */
+typedef struct luda_node_input {
+    luda_node *parent;
+    int32_t parent_output;
+    int8_t dtype, ndim;
+    luda_device device;
+    const int64_t *shape; /* inside the node's own memory */
+    luda_kept kept;
+} luda_node_input;
+
+typedef struct luda_hook {
+    int32_t output;
+    int64_t tag;
+} luda_hook;
+
+struct luda_node {
+    luda_object base;
+    uint64_t order;        /* creation order in the context; parents have smaller ones */
+    luda_context *context; /* a tombstone at worst */
+    int32_t op;            /* of the table, or -1 */
+    int32_t nin, nout;
+    bool consumed;
+    uint64_t leaf; /* id of the leaf it stands for; 0 for others */
+    /* custom nodes */
+    const luda_node_class *class;
+    void *state;
+    int64_t tag; /* of Lua nodes */
+    char *lua_name;
+    luda_kept *extra;
+    int32_t nextra;
+    /* hooks */
+    luda_hook *hooks;
+    int32_t nhooks;
+    luda_node_input *in;
+    luda_kept *out; /* kept outputs, or NULL where none is kept */
+    luda_attrs *attrs;
+    luda_node *next_dead; /* work list */
+};
+
+extern const luda_class luda__node_class;
+
+const char *luda__node_name(const luda_node *node);
+/* Room for nin inputs (with their shapes), nout kept outputs if wanted, attributes if any. */
+luda_status luda__node_make(luda_tensor *const *in, int nin, int nout, bool keep_outputs, const luda_attrs *attrs, luda_node **out);
+/* Makes `tensor` output `output` of the node. */
+void luda__node_bind(luda_node *node, luda_tensor *tensor, int output);
+/* Gives back what backward needed; a later walk through the node is an error. */
+void luda__node_consume(luda_node *node);
+/* A new reference to a kept tensor for a rule; checks its version. */
+luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, luda_tensor **out);
+
+/* An error where a tracked tensor's storage was changed through another view since it was recorded. */
+luda_status luda__fresh_enough(const luda_tensor *tensor, const char *op);
+
+/* --- Rules --- */
+
+/* How an operator's gradient column reads. */
+typedef enum luda_gradient_kind { LUDA__GRADIENT_NONE, LUDA__GRADIENT_ZERO, LUDA__GRADIENT_RULE } luda_gradient_kind;
+
+/* One call of a rule: what it gets, and what it fills. Helpers are sticky: after the first failure they return NULL. */
+typedef struct luda_rule {
+    luda_node *node;
+    luda_tensor *const *g;  /* per output; NULL where it took no part */
+    luda_tensor *const *x;  /* kept inputs */
+    luda_tensor *const *y;  /* kept outputs */
+    const luda_attrs *attrs;
+    const uint8_t *need;
+    luda_tensor **dx; /* new references */
+    luda_status status;
+    luda_tensor **temporaries;
+    int count, capacity;
+} luda_rule;
+
+typedef void (*luda_rule_function)(luda_rule *w);
+
+luda_gradient_kind luda__gradient_kind(luda_op op);
+/* The rule, or for create_graph the composition that a fused row names. */
+luda_rule_function luda__gradient_rule(luda_op op, bool create_graph);
+/* From the keeps column. */
+typedef enum luda_keeps { LUDA__KEEPS_NONE, LUDA__KEEPS_SHAPE, LUDA__KEEPS_IN, LUDA__KEEPS_OTHER, LUDA__KEEPS_OUT, LUDA__KEEPS_BOTH } luda_keeps;
+luda_keeps luda__keeps(luda_op op);
+
+/* Sums a gradient over the dimensions along which an input was broadcast. */
+luda_status luda__unbroadcast(luda_tensor *gradient, int ndim, const int64_t *shape, luda_tensor **out);
+
+static inline bool luda__tracked(const luda_tensor *tensor)
+{
+    return tensor && tensor->node;
+}
+
+#endif

@@ -1,0 +1,453 @@
+/*
+ * Backward as an object: one node a step, in strictly descending creation order, stopping where Lua must work. Gradients
+ * of a leaf are final, and reported, as soon as its last use is done.
+ */
+#include "walk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Life --- */
+
+static void walk_destroy(void *object)
+{
+    luda_walk *walk = object;
+    for (int i = 0; i < walk->count; i++) {
+        walk_entry *entry = &walk->entries[i];
+        for (int o = 0; entry->g && o < entry->node->nout; o++)
+            luda_tensor_release(entry->g[o]);
+    }
+    for (int i = 0; walk->waits == WALK_WAITS_NODE && i < walk->current->node->nin; i++)
+        luda_tensor_release(walk->dx[i]);
+    for (int i = 0; i < walk->count; i++)
+        luda__release(walk->entries[i].node);
+    luda_gradients_release(walk->gradients);
+    free(walk->entries);
+    free(walk->index);
+    free(walk->arena);
+    free(walk->captures);
+    free(walk->ready);
+    free(walk->dx);
+    free(walk->need);
+    free(walk->kept);
+    free(walk);
+}
+
+static const luda_class walk_class = { "walk", walk_destroy };
+
+void luda_walk_release(luda_walk *walk)
+{
+    luda__release(walk);
+}
+
+static luda_status seed(luda_tensor *root, luda_tensor *gradient, luda_tensor **out)
+{
+    char wanted[160], given[160];
+    luda_attrs attrs = { .family = LUDA_ATTRS_create };
+    if (gradient) {
+        if (gradient->ndim != root->ndim || memcmp(gradient->shape, root->shape, (size_t)root->ndim * sizeof *root->shape) != 0)
+            return luda__fail(LUDA_ESHAPE, "backward: the gradient has shape %s, the root %s",
+                              luda__shape_text(gradient->ndim, gradient->shape, given, sizeof given),
+                              luda__shape_text(root->ndim, root->shape, wanted, sizeof wanted));
+        if (gradient->dtype != root->dtype || !luda__same_device(gradient->storage->device, root->storage->device))
+            return luda__fail(LUDA_EDTYPE, "backward: the gradient must have the root's dtype %s and device",
+                              luda_dtype_name((luda_dtype)root->dtype));
+        *out = luda__retain(gradient);
+        return LUDA_OK;
+    }
+    if (root->numel != 1)
+        return luda__fail(LUDA_EGRAPH, "backward: the root has shape %s, not one element; pass gradient=",
+                          luda__shape_text(root->ndim, root->shape, wanted, sizeof wanted));
+    attrs.create.shape.ndim = root->ndim;
+    for (int d = 0; d < root->ndim; d++)
+        attrs.create.shape.size[d] = root->shape[d];
+    attrs.create.dtype = root->dtype;
+    attrs.create.device = root->storage->device;
+    attrs.create.low = 1;
+    return luda__compute(LUDA_OP_full, NULL, 0, &attrs, out);
+}
+
+/* Adds a reference to what an output has got so far; takes the reference. */
+static luda_status contribute(luda_walk *walk, walk_entry *entry, int output, luda_tensor *gradient)
+{
+    luda_tensor **sum = &entry->g[output];
+    if (!*sum) {
+        *sum = gradient;
+        return LUDA_OK;
+    }
+    luda_tensor *in[] = { *sum, gradient }, *added = NULL;
+    bool own = !walk->create_graph && (*sum)->contiguous && atomic_load(&(*sum)->base.references) == 1 &&
+               atomic_load(&(*sum)->storage->base.references) == 1 && (*sum)->dtype == gradient->dtype;
+    luda_status status = own ? luda_apply_into(LUDA_OP_add, in, 2, NULL, *sum) : luda_apply(LUDA_OP_add, in, 2, NULL, &added);
+    luda_tensor_release(gradient);
+    if (status == LUDA_OK && !own) {
+        luda_tensor_release(*sum);
+        *sum = added;
+    }
+    return status;
+}
+
+luda_status luda_walk_new(luda_tensor *const *roots, luda_tensor *const *gradients, int nroots,
+                          const luda_backward_options *options, luda_walk **out)
+{
+    luda_walk *walk = calloc(1, sizeof *walk);
+    if (!walk)
+        return luda__fail(LUDA_ENOMEM, "backward: no memory");
+    luda__object_init(walk, &walk_class);
+    walk->create_graph = options && options->create_graph;
+    walk->retain = walk->create_graph || (options && options->retain);
+    luda_status status = luda_gradients_new(&walk->gradients);
+    for (int r = 0; r < nroots && status == LUDA_OK; r++)
+        if (!luda__tracked(roots[r]))
+            status = luda__fail(LUDA_EGRAPH, "backward: the root was not recorded; no input required a gradient, or luda.no_grad was on");
+        else
+            status = luda__fresh_enough(roots[r], "backward");
+    if (status == LUDA_OK)
+        status = luda__walk_discover(walk, roots, nroots, options);
+    for (int r = 0; r < nroots && status == LUDA_OK; r++) {
+        luda_tensor *g = NULL;
+        status = seed(roots[r], gradients ? gradients[r] : NULL, &g);
+        if (status == LUDA_OK)
+            status = contribute(walk, luda__walk_entry(walk, (luda_node *)roots[r]->node), roots[r]->node_output, g);
+    }
+    for (int i = 0; i < walk->count && status == LUDA_OK; i++) /* roots that are leaves */
+        if (walk->entries[i].node->leaf && walk->entries[i].uses == 0)
+            walk->ready[walk->nready++] = i;
+    if (status != LUDA_OK) {
+        luda_walk_release(walk);
+        return status;
+    }
+    *out = walk;
+    return LUDA_OK;
+}
+
+/* --- Storing gradients --- */
+
+/* What a user gets is its own memory, so that clipping in place touches nothing else. Takes the reference. */
+static luda_status store(luda_walk *walk, uint64_t id, luda_tensor *gradient)
+{
+    luda_tensor *own = gradient;
+    luda_status status = LUDA_OK;
+    bool shared = !gradient->contiguous || atomic_load(&gradient->base.references) > 1 ||
+                  atomic_load(&gradient->storage->base.references) > 1;
+    if (shared && !walk->create_graph) {
+        status = luda__move(gradient, (luda_dtype)gradient->dtype, gradient->storage->device, &own);
+        luda_tensor_release(gradient);
+        if (status != LUDA_OK)
+            return status;
+    }
+    status = luda_gradients_set(walk->gradients, id, own);
+    luda_tensor_release(own);
+    return status;
+}
+
+static luda_status capture(luda_walk *walk, walk_entry *entry)
+{
+    for (int c = 0; c < walk->ncaptures; c++) {
+        const walk_capture *wanted = &walk->captures[c];
+        if (wanted->node == entry->node && entry->g[wanted->output])
+            LUDA_TRY(store(walk, wanted->id, luda__retain(entry->g[wanted->output])));
+    }
+    return LUDA_OK;
+}
+
+/* --- Finishing an entry --- */
+
+static void finish(luda_walk *walk, walk_entry *entry)
+{
+    luda_node *node = entry->node;
+    for (int o = 0; o < node->nout; o++) {
+        luda_tensor_release(entry->g[o]);
+        entry->g[o] = NULL;
+    }
+    for (int i = 0; i < node->nin; i++) {
+        if (!node->in[i].parent)
+            continue;
+        walk_entry *parent = luda__walk_entry(walk, node->in[i].parent);
+        if (--parent->uses == 0 && parent->node->leaf)
+            walk->ready[walk->nready++] = (int32_t)(parent - walk->entries);
+    }
+    if (!walk->retain)
+        luda__node_consume(node);
+    walk->position++;
+}
+
+/* Brings a gradient to its input's shape and dtype and adds it to the parent's. Takes the reference. */
+static luda_status hand_to_parent(luda_walk *walk, const luda_node_input *input, luda_tensor *gradient)
+{
+    luda_tensor *fitted = NULL, *cast = NULL;
+    luda_status status = luda__unbroadcast(gradient, input->ndim, input->shape, &fitted);
+    luda_tensor_release(gradient);
+    if (status != LUDA_OK)
+        return status;
+    if (fitted->dtype != input->dtype) {
+        luda_attrs attrs = { .family = LUDA_ATTRS_cast, .cast = { input->dtype, input->device } };
+        status = luda_apply(LUDA_OP_to, &fitted, 1, &attrs, &cast);
+        luda_tensor_release(fitted);
+        if (status != LUDA_OK)
+            return status;
+        fitted = cast;
+    }
+    return contribute(walk, luda__walk_entry(walk, input->parent), input->parent_output, fitted);
+}
+
+/* Distributes walk->dx, all of whose references are taken, also after a failure. */
+static luda_status distribute(luda_walk *walk, walk_entry *entry, luda_status status)
+{
+    luda_node *node = entry->node;
+    for (int i = 0; i < node->nin; i++) {
+        luda_tensor *gradient = walk->dx[i];
+        walk->dx[i] = NULL;
+        if (!gradient)
+            continue;
+        if (status == LUDA_OK && walk->need[i])
+            status = hand_to_parent(walk, &node->in[i], gradient);
+        else
+            luda_tensor_release(gradient);
+    }
+    if (status == LUDA_OK)
+        finish(walk, entry);
+    return status;
+}
+
+static void mark_needs(luda_walk *walk, const luda_node *node)
+{
+    for (int i = 0; i < node->nin; i++) {
+        const luda_node *parent = node->in[i].parent;
+        walk->need[i] = parent && luda__walk_entry(walk, parent)->wanted;
+    }
+}
+
+/* --- Running a rule --- */
+
+/* A kept output that belongs to the graph again, where the backward pass is recorded. */
+static luda_status kept_output(const luda_walk *walk, luda_node *node, int o, luda_tensor **out)
+{
+    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", out));
+    if (!walk->create_graph || luda__class_of((luda_dtype)(*out)->dtype) != LUDA__FLOAT)
+        return LUDA_OK;
+    luda_tensor *plain = *out;
+    luda_status status = luda__tensor_alias(plain, out);
+    luda_tensor_release(plain);
+    if (status == LUDA_OK)
+        luda__node_bind(node, *out, o);
+    return status;
+}
+
+static luda_status fetch_kept(const luda_walk *walk, luda_node *node, luda_tensor **kept)
+{
+    memset(kept, 0, (size_t)(node->nin + node->nout) * sizeof *kept);
+    for (int i = 0; i < node->nin; i++)
+        if (node->in[i].kept.tensor)
+            LUDA_TRY(luda__kept_get(node, &node->in[i].kept, "input", &kept[i]));
+    for (int o = 0; node->out && o < node->nout; o++)
+        if (node->out[o].tensor)
+            LUDA_TRY(kept_output(walk, node, o, &kept[node->nin + o]));
+    return LUDA_OK;
+}
+
+static luda_status run_rule(luda_walk *walk, walk_entry *entry)
+{
+    luda_node *node = entry->node;
+    luda_rule call = { .node = node, .g = entry->g, .x = walk->kept, .y = walk->kept + node->nin, .attrs = node->attrs,
+                       .need = walk->need, .dx = walk->dx };
+    call.status = fetch_kept(walk, node, walk->kept);
+    if (call.status == LUDA_OK)
+        luda__gradient_rule((luda_op)node->op, walk->create_graph)(&call);
+    for (int i = 0; i < call.count; i++)
+        luda_tensor_release(call.temporaries[i]);
+    free(call.temporaries);
+    for (int i = 0; i < node->nin + node->nout; i++)
+        luda_tensor_release(walk->kept[i]);
+    return call.status;
+}
+
+/* --- Steps --- */
+
+static bool any_gradient(const walk_entry *entry)
+{
+    for (int o = 0; o < entry->node->nout; o++)
+        if (entry->g[o])
+            return true;
+    return false;
+}
+
+/* True if a hook of the entry must run now; walk->current says whose. */
+static bool next_hook(luda_walk *walk, walk_entry *entry)
+{
+    for (; entry->next_hook < entry->node->nhooks; entry->next_hook++)
+        if (entry->g[entry->node->hooks[entry->next_hook].output]) {
+            walk->current = entry;
+            walk->waits = WALK_WAITS_HOOK;
+            return true;
+        }
+    return false;
+}
+
+static luda_status step_leaf(luda_walk *walk, int *event)
+{
+    walk_entry *entry = &walk->entries[walk->ready[walk->nready - 1]];
+    if (any_gradient(entry) && next_hook(walk, entry)) {
+        *event = LUDA_NEEDS_LUA;
+        return LUDA_OK;
+    }
+    walk->nready--;
+    if (!entry->g[0] || !entry->wanted)
+        return LUDA_OK;
+    luda_tensor *gradient = entry->g[0];
+    entry->g[0] = NULL;
+    walk->leaf = entry->node->leaf;
+    LUDA_TRY(store(walk, walk->leaf, gradient));
+    if (walk->report_leaves)
+        *event = LUDA_LEAF_FINAL;
+    return LUDA_OK;
+}
+
+static luda_status step_node(luda_walk *walk, int *event)
+{
+    walk_entry *entry = &walk->entries[walk->position];
+    luda_node *node = entry->node;
+    if (node->leaf) {
+        walk->position++;
+        return LUDA_OK;
+    }
+    if (!any_gradient(entry) || !entry->wanted) {
+        finish(walk, entry);
+        return LUDA_OK;
+    }
+    if (next_hook(walk, entry)) {
+        *event = LUDA_NEEDS_LUA;
+        return LUDA_OK;
+    }
+    LUDA_TRY(capture(walk, entry));
+    mark_needs(walk, node);
+    if (node->op >= 0)
+        return distribute(walk, entry, run_rule(walk, entry));
+    if (node->class)
+        return distribute(walk, entry, node->class->backward(node, node->state, entry->g, walk->need, walk->dx));
+    walk->current = entry;
+    walk->waits = WALK_WAITS_NODE;
+    *event = LUDA_NEEDS_LUA;
+    return LUDA_OK;
+}
+
+/* What Lua gave back since the last event. */
+static luda_status resume(luda_walk *walk)
+{
+    walk_entry *entry = walk->current;
+    walk_wait waited = walk->waits;
+    walk->waits = WALK_RUNS;
+    if (waited == WALK_WAITS_HOOK)
+        entry->next_hook++;
+    return waited == WALK_WAITS_NODE ? distribute(walk, entry, LUDA_OK) : LUDA_OK;
+}
+
+luda_status luda_walk_step(luda_walk *walk, int *event)
+{
+    luda_context *context = luda__context();
+    int before = context->grad_enabled;
+    int reached = LUDA_WALK_DONE;
+    if (walk->failed)
+        return luda__fail(LUDA_EGRAPH, "backward: this walk has failed; start a new one");
+    context->grad_enabled = walk->create_graph;
+    luda_status status = resume(walk);
+    while (status == LUDA_OK && reached == LUDA_WALK_DONE && (walk->nready > 0 || walk->position < walk->count))
+        status = walk->nready > 0 ? step_leaf(walk, &reached) : step_node(walk, &reached);
+    context->grad_enabled = before;
+    walk->failed = status != LUDA_OK;
+    if (status == LUDA_OK)
+        *event = reached;
+    return status;
+}
+
+/* --- What Lua asks and gives --- */
+
+int64_t luda_walk_tag(const luda_walk *walk)
+{
+    const walk_entry *entry = walk->current;
+    return walk->waits == WALK_WAITS_HOOK ? entry->node->hooks[entry->next_hook].tag : entry->node->tag;
+}
+
+int luda_walk_is_hook(const luda_walk *walk)
+{
+    return walk->waits == WALK_WAITS_HOOK;
+}
+
+luda_node *luda_walk_node(const luda_walk *walk)
+{
+    return walk->waits == WALK_RUNS ? NULL : walk->current->node;
+}
+
+luda_tensor *luda_walk_gradient(const luda_walk *walk, int output)
+{
+    if (walk->waits == WALK_RUNS)
+        return NULL;
+    const walk_entry *entry = walk->current;
+    if (walk->waits == WALK_WAITS_HOOK)
+        output = entry->node->hooks[entry->next_hook].output;
+    return output >= 0 && output < entry->node->nout ? entry->g[output] : NULL;
+}
+
+int luda_walk_needs(const luda_walk *walk, int input)
+{
+    return walk->waits == WALK_WAITS_NODE && input >= 0 && input < walk->current->node->nin && walk->need[input];
+}
+
+luda_status luda_walk_give(luda_walk *walk, int input, luda_tensor *gradient)
+{
+    char given[160], wanted[160];
+    if (walk->waits == WALK_RUNS)
+        return luda__fail(LUDA_EGRAPH, "backward: the walk waits for nothing");
+    luda_node *node = walk->current->node;
+    luda_tensor **place;
+    int ndim;
+    const int64_t *shape;
+    if (walk->waits == WALK_WAITS_HOOK) {
+        place = &walk->current->g[node->hooks[walk->current->next_hook].output];
+        ndim = (*place)->ndim;
+        shape = (*place)->shape;
+    } else {
+        if (input < 0 || input >= node->nin)
+            return luda__fail(LUDA_EGRAPH, "%s: a gradient for input %d of %d was given", luda__node_name(node), input + 1, node->nin);
+        place = &walk->dx[input];
+        ndim = node->in[input].ndim;
+        shape = node->in[input].shape;
+    }
+    if (gradient && (gradient->ndim != ndim || memcmp(gradient->shape, shape, (size_t)ndim * sizeof *shape) != 0))
+        return luda__fail(LUDA_ESHAPE, "%s: a gradient of shape %s was given where %s is needed", luda__node_name(node),
+                          luda__shape_text(gradient->ndim, gradient->shape, given, sizeof given),
+                          luda__shape_text(ndim, shape, wanted, sizeof wanted));
+    luda__retain(gradient);
+    luda_tensor_release(*place);
+    *place = gradient;
+    return LUDA_OK;
+}
+
+void luda_walk_report_leaves(luda_walk *walk, int report)
+{
+    walk->report_leaves = report != 0;
+}
+
+uint64_t luda_walk_leaf(const luda_walk *walk)
+{
+    return walk->leaf;
+}
+
+luda_gradients *luda_walk_gradients(luda_walk *walk)
+{
+    return walk->gradients;
+}
+
+luda_status luda_backward(luda_tensor *root, luda_tensor *gradient, const luda_backward_options *options, luda_gradients **out)
+{
+    luda_walk *walk;
+    int event = LUDA_WALK_DONE;
+    LUDA_TRY(luda_walk_new(&root, &gradient, 1, options, &walk));
+    luda_status status = luda_walk_step(walk, &event);
+    if (status == LUDA_OK && event == LUDA_NEEDS_LUA)
+        status = luda__fail(LUDA_ENOTSUP, "backward: the graph has a Lua node; walk it with luda_walk_step");
+    if (status == LUDA_OK)
+        *out = luda__retain(walk->gradients);
+    luda_walk_release(walk);
+    return status;
+}

@@ -1,0 +1,52 @@
+/* The backward walk's own structures, shared by its discovery (discover.c) and its steps (walk.c). */
+#ifndef LUDA_WALK_H
+#define LUDA_WALK_H
+
+#include "graph.h"
+
+/* One node that the walk will visit. */
+typedef struct walk_entry {
+    luda_node *node;   /* a reference */
+    luda_tensor **g;   /* gradients of its outputs, references or NULL */
+    int32_t uses;      /* edges from nodes that are not finished yet */
+    int32_t next_hook;
+    bool wanted;       /* its gradient leads to something asked for */
+} walk_entry;
+
+typedef struct walk_capture {
+    const luda_node *node;
+    int32_t output;
+    uint64_t id;
+} walk_capture;
+
+typedef enum walk_wait { WALK_RUNS, WALK_WAITS_HOOK, WALK_WAITS_NODE } walk_wait;
+
+struct luda_walk {
+    luda_object base;
+    bool retain, create_graph, report_leaves, failed;
+    walk_entry *entries; /* descending creation order */
+    int count, position;
+    /* node -> entry: open addressing, a power of two, -1 is empty */
+    int32_t *index;
+    uint32_t mask;
+    luda_tensor **arena; /* of all entries' g */
+    walk_capture *captures;
+    int ncaptures;
+    /* leaves whose last use is done */
+    int32_t *ready;
+    int nready;
+    luda_gradients *gradients;
+    /* what Lua is working on */
+    walk_wait waits;
+    walk_entry *current;
+    luda_tensor **dx; /* room for the widest node */
+    uint8_t *need;
+    luda_tensor **kept; /* room for kept inputs and outputs */
+    uint64_t leaf;
+};
+
+/* Finds every node that the roots reach. */
+luda_status luda__walk_discover(luda_walk *walk, luda_tensor *const *roots, int nroots, const luda_backward_options *options);
+walk_entry *luda__walk_entry(const luda_walk *walk, const luda_node *node);
+
+#endif

@@ -1,0 +1,303 @@
+/*
+ * The operations: what each takes and gives, checked before ranks meet. A rank that finds its arguments wrong still
+ * arrives, and refuses there, so that nobody waits for it.
+ */
+#include "collective.h"
+
+#include <string.h>
+
+/* --- What an operation takes and gives --- */
+
+enum { NOBODY, ROOT, EVERYBODY };
+enum { SAME, JOIN, CUT };
+
+static const struct {
+    int8_t takes, gives; /* who brings a tensor, who gets one */
+    int8_t shape;        /* of the result against the input, along dim */
+    bool reduces, cuts;  /* cuts: the input must divide along dim */
+} operations[LUDA_CALL_COUNT] = {
+    [LUDA_CALL_BARRIER] = { NOBODY, NOBODY, SAME, false, false },
+    [LUDA_CALL_ALL_REDUCE] = { EVERYBODY, EVERYBODY, SAME, true, false },
+    [LUDA_CALL_REDUCE] = { EVERYBODY, ROOT, SAME, true, false },
+    [LUDA_CALL_BROADCAST] = { ROOT, EVERYBODY, SAME, false, false },
+    [LUDA_CALL_ALL_GATHER] = { EVERYBODY, EVERYBODY, JOIN, false, false },
+    [LUDA_CALL_REDUCE_SCATTER] = { EVERYBODY, EVERYBODY, CUT, true, true },
+    [LUDA_CALL_GATHER] = { EVERYBODY, ROOT, JOIN, false, false },
+    [LUDA_CALL_SCATTER] = { ROOT, EVERYBODY, CUT, false, true },
+    [LUDA_CALL_ALL_TO_ALL] = { EVERYBODY, EVERYBODY, SAME, false, true },
+};
+
+static bool has_dim(int operation)
+{
+    return operations[operation].shape != SAME || operations[operation].cuts;
+}
+
+static bool has_root(int operation)
+{
+    return operations[operation].takes == ROOT || operations[operation].gives == ROOT;
+}
+
+/* What the caller of one operation passes. */
+typedef struct arguments {
+    luda_tensor *tensor;
+    luda_reduction reduction;
+    int root;
+    bool in_place;
+    const luda_comm_options *options;
+} arguments;
+
+/* --- Checks --- */
+
+static luda_status check_dim(luda_collective_run *run, const arguments *a)
+{
+    int ndim = luda_tensor_ndim(a->tensor), dim = a->options ? a->options->dim : 0;
+    int64_t length;
+    if (dim < -ndim || dim >= ndim)
+        return luda__fail(LUDA_EINVAL, "%s: axis %d of a %d-dimensional tensor", run->wait.name, dim, ndim);
+    run->asked.dim = dim < 0 ? dim + ndim : dim;
+    length = luda_tensor_shape(a->tensor)[run->asked.dim];
+    if (operations[run->asked.operation].cuts && length % run->comm->size != 0)
+        return luda__fail(LUDA_ESHAPE, "%s: %lld along the axis do not divide among %d ranks", run->wait.name, (long long)length,
+                          run->comm->size);
+    return LUDA_OK;
+}
+
+static luda_status check_root(luda_collective_run *run, const arguments *a)
+{
+    int operation = run->asked.operation, least = operation == LUDA_CALL_BROADCAST ? -1 : 0;
+    if (a->root < least || a->root >= run->comm->size)
+        return luda__fail(LUDA_EINVAL, "%s: root %d of %d ranks", run->wait.name, a->root, run->comm->size);
+    run->asked.root = a->root;
+    return LUDA_OK;
+}
+
+static luda_status check_reduction(luda_collective_run *run, const arguments *a)
+{
+    luda_dtype dtype = luda_tensor_dtype(a->tensor);
+    if ((int)a->reduction < 0 || a->reduction >= LUDA_REDUCE_COUNT)
+        return luda__fail(LUDA_EINVAL, "%s: no reduction number %d", run->wait.name, (int)a->reduction);
+    run->asked.reduction = (int32_t)a->reduction;
+    if (!luda__reduction_fits(a->reduction, dtype))
+        return luda__fail(LUDA_EDTYPE, "%s: no %s of %s%s", run->wait.name, luda_reduction_name(a->reduction), luda_dtype_name(dtype),
+                          a->reduction == LUDA_REDUCE_MEAN ? "; take the sum, or convert to a floating type" : "");
+    return LUDA_OK;
+}
+
+static luda_status check_tracked(luda_collective_run *run, const arguments *a)
+{
+    bool tracked = luda_grad_enabled() && luda_requires_grad(a->tensor);
+    run->asked.tracked = tracked;
+    if (tracked && a->in_place)
+        return luda__fail(LUDA_EGRAPH, "%s: in place on a tracked tensor; use the form that returns a new one", run->wait.name);
+    if (tracked && !luda__collective_differentiable((luda_collective_call)run->asked.operation, a->reduction))
+        return luda__fail(LUDA_EGRAPH, "%s: has no gradient%s%s; detach the tensor first", run->wait.name,
+                          operations[run->asked.operation].reduces ? " with " : "",
+                          operations[run->asked.operation].reduces ? luda_reduction_name(a->reduction) : "");
+    return LUDA_OK;
+}
+
+/* Fills what this rank asks for as far as it is valid, and says what is not. */
+static luda_status ask(luda_collective_run *run, const arguments *a)
+{
+    int operation = run->asked.operation;
+    LUDA_TRY(run->local);
+    if (has_root(operation))
+        LUDA_TRY(check_root(run, a));
+    if (!a->tensor) {
+        bool must = operations[operation].takes == EVERYBODY || (operations[operation].takes == ROOT && a->root == run->comm->rank);
+        if (has_dim(operation) && a->options && a->options->dim)
+            run->asked.dim = a->options->dim < 0 ? -1 : a->options->dim;
+        return must ? luda__fail(LUDA_EINVAL, "%s: rank %d must pass a tensor", run->wait.name, run->comm->rank) : LUDA_OK;
+    }
+    run->asked.sender = 1;
+    run->asked.dtype = (int32_t)luda_tensor_dtype(a->tensor);
+    run->asked.ndim = luda_tensor_ndim(a->tensor);
+    memcpy(run->asked.shape, luda_tensor_shape(a->tensor), (size_t)run->asked.ndim * sizeof(int64_t));
+    if (has_dim(operation))
+        LUDA_TRY(check_dim(run, a));
+    if (operations[operation].reduces)
+        LUDA_TRY(check_reduction(run, a));
+    return check_tracked(run, a);
+}
+
+/* --- Memory --- */
+
+/* Contiguous values in host memory, untracked. */
+static luda_status host_input(luda_tensor *tensor, luda_tensor **out)
+{
+    luda_device device = luda_tensor_device(tensor), cpu = { LUDA_CPU, 0 };
+    luda_tensor *copy;
+    luda_status status;
+    if (device.type == LUDA_CPU && luda_tensor_is_contiguous(tensor)) {
+        luda_tensor_retain(tensor);
+        *out = tensor;
+        return LUDA_OK;
+    }
+    LUDA_TRY(luda_tensor_new(luda_tensor_dtype(tensor), cpu, luda_tensor_ndim(tensor), luda_tensor_shape(tensor), &copy));
+    status = luda__copy(tensor, copy);
+    if (status == LUDA_OK)
+        *out = copy;
+    else
+        luda_tensor_release(copy);
+    return status;
+}
+
+static bool gets(const luda_collective_run *run, int root)
+{
+    int gives = operations[run->asked.operation].gives;
+    return gives == EVERYBODY || (gives == ROOT && root == run->comm->rank);
+}
+
+/* Extents of the joined tensor, and the result; `known` is an announcement whose shape is known. */
+static luda_status lay_out(luda_collective_run *run, const luda_announcement *known)
+{
+    luda_collective *what = &run->what;
+    luda_device cpu = { LUDA_CPU, 0 };
+    int64_t shape[LUDA_MAX_DIMS];
+    int operation = known->operation;
+    what->outer = what->inner = what->count = 1;
+    memcpy(shape, known->shape, sizeof shape);
+    if (!has_dim(operation)) {
+        for (int d = 0; d < known->ndim; d++)
+            what->count *= known->shape[d];
+    } else {
+        int64_t length = known->shape[known->dim];
+        for (int d = 0; d < known->dim; d++)
+            what->outer *= known->shape[d];
+        for (int d = known->dim + 1; d < known->ndim; d++)
+            what->inner *= known->shape[d];
+        what->count = operations[operation].shape == JOIN ? length * what->size : length;
+        shape[known->dim] = operations[operation].shape == CUT ? length / what->size : what->count;
+    }
+    if (!run->output && gets(run, known->root)) {
+        LUDA_TRY(luda_tensor_new((luda_dtype)known->dtype, cpu, known->ndim, shape, &run->output));
+        what->out = luda_tensor_data(run->output);
+    }
+    return LUDA_OK;
+}
+
+static luda_status prepare(luda_collective_run *run, const arguments *a)
+{
+    LUDA_TRY(ask(run, a));
+    if (!a->tensor)
+        return LUDA_OK;
+    run->device = luda_tensor_device(a->tensor);
+    LUDA_TRY(host_input(a->tensor, &run->input));
+    run->what.in = luda_tensor_data(run->input);
+    if (a->in_place) {
+        luda_tensor_retain(run->input);
+        run->output = run->input;
+        run->what.out = luda_tensor_data(run->output);
+    }
+    /* Whoever the root turns out to be, the shape is known here. */
+    return run->asked.root < 0 ? LUDA_OK : lay_out(run, &run->asked);
+}
+
+/* --- Running --- */
+
+static luda_status move(luda_collective_run *run)
+{
+    const luda_transport *transport = &run->comm->transport;
+    /* A result that could not be allocated is this rank's trouble: shared memory lets the others finish. */
+    luda_status late = operations[run->asked.operation].takes == NOBODY ? LUDA_OK : lay_out(run, &run->what.agreed);
+    luda_status status = transport->collective ? transport->collective(transport->state, &run->what) : LUDA_ENOTSUP;
+    if (status == LUDA_ENOTSUP && late == LUDA_OK)
+        return luda__run_steps(run);
+    if (late != LUDA_OK)
+        return status == LUDA_OK ? late : luda__run_fail(run, late);
+    return status == LUDA_OK ? LUDA_OK : luda__run_fail(run, status);
+}
+
+static luda_status hand_over(luda_collective_run *run, const arguments *a, luda_tensor **out)
+{
+    luda_tensor *result = run->output;
+    if (a->in_place) {
+        if (result != a->tensor)
+            LUDA_TRY(luda__copy(result, a->tensor));
+        luda__bump(a->tensor);
+        return LUDA_OK;
+    }
+    if (!out)
+        return LUDA_OK;
+    if (result && run->device.type != LUDA_CPU) {
+        luda_tensor *there;
+        LUDA_TRY(luda_tensor_new(luda_tensor_dtype(result), run->device, luda_tensor_ndim(result), luda_tensor_shape(result), &there));
+        luda_tensor_release(result);
+        run->output = there;
+        LUDA_TRY(luda__copy(result, there));
+        result = there;
+    }
+    if (run->what.agreed.tracked > 0)
+        LUDA_TRY(luda__collective_record(run->comm, &run->what.agreed, a->tensor, result));
+    *out = result;
+    run->output = NULL;
+    return LUDA_OK;
+}
+
+static luda_status run_call(luda_comm *comm, luda_collective_call call, const arguments *a, luda_tensor **out)
+{
+    luda_collective_run run;
+    luda_status status;
+    LUDA_TRY(luda__run_begin(&run, comm, call, a->options));
+    run.local = prepare(&run, a);
+    status = luda__run_agree(&run);
+    if (status == LUDA_OK)
+        status = move(&run);
+    if (status == LUDA_OK)
+        status = hand_over(&run, a, out);
+    return luda__run_end(&run, status);
+}
+
+luda_status luda_comm_barrier(luda_comm *comm, const luda_comm_options *options)
+{
+    return run_call(comm, LUDA_CALL_BARRIER, &(arguments){ .options = options }, NULL);
+}
+
+luda_status luda_comm_all_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction, const luda_comm_options *options,
+                                 luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_ALL_REDUCE, &(arguments){ tensor, reduction, 0, false, options }, out);
+}
+
+luda_status luda_comm_all_reduce_into(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
+                                      const luda_comm_options *options)
+{
+    return run_call(comm, LUDA_CALL_ALL_REDUCE, &(arguments){ tensor, reduction, 0, true, options }, NULL);
+}
+
+luda_status luda_comm_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction, int root,
+                             const luda_comm_options *options, luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_REDUCE, &(arguments){ tensor, reduction, root, false, options }, out);
+}
+
+luda_status luda_comm_broadcast(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options, luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_BROADCAST, &(arguments){ tensor, 0, root, false, options }, out);
+}
+
+luda_status luda_comm_all_gather(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options, luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_ALL_GATHER, &(arguments){ tensor, 0, 0, false, options }, out);
+}
+
+luda_status luda_comm_reduce_scatter(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
+                                     const luda_comm_options *options, luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_REDUCE_SCATTER, &(arguments){ tensor, reduction, 0, false, options }, out);
+}
+
+luda_status luda_comm_gather(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options, luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_GATHER, &(arguments){ tensor, 0, root, false, options }, out);
+}
+
+luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options, luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_SCATTER, &(arguments){ tensor, 0, root, false, options }, out);
+}
+
+luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options, luda_tensor **out)
+{
+    return run_call(comm, LUDA_CALL_ALL_TO_ALL, &(arguments){ tensor, 0, 0, false, options }, out);
+}

@@ -1,0 +1,207 @@
+/*
+ * Inside of the collectives floor. A call goes: comm.c (claim, flight record) - agree.c (what is asked, compared) -
+ * board.c (arrival, deadline, blame) - local.c or algorithms.c (data) - comm.c (result or fault).
+ */
+#ifndef LUDA_COLLECTIVE_H
+#define LUDA_COLLECTIVE_H
+
+#include "../core/core.h"
+#include "../luda_transport.h"
+#include "reduce.h"
+
+#include <pthread.h>
+
+/* --- Names (agree.c) --- */
+
+typedef enum luda_collective_call {
+#define LUDA_CALL(name, NAME) LUDA_CALL_##NAME,
+#include "names.def"
+    LUDA_CALL_COUNT
+} luda_collective_call;
+
+const char *luda__call_name(int call);
+bool luda__reduction_fits(luda_reduction reduction, luda_dtype dtype);
+
+/* --- Faults and agreement (agree.c) --- */
+
+void luda__fault(luda_comm_fault *fault, luda_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static inline void luda__blame(luda_comm_fault *fault, int rank)
+{
+    fault->culprits[rank / 64] |= (uint64_t)1 << (rank % 64);
+}
+static inline bool luda__blamed(const luda_comm_fault *fault, int rank)
+{
+    return fault->culprits[rank / 64] >> (rank % 64) & 1;
+}
+/* "rank 2" or "ranks 0, 2 and 5" of the culprits into buffer, which is returned. */
+const char *luda__culprits_text(const luda_comm_fault *fault, int size, char *buffer, size_t room);
+/* "all_reduce sum f32 [2, 3] at train.lua:7" into buffer, which is returned. */
+const char *luda__asked_text(const luda_announcement *asked, char *buffer, size_t room);
+uint64_t luda__asked_hash(const luda_announcement *asked);
+/*
+ * Compares what ranks ask for. On LUDA_OK `agreed` is the call with every unknown filled in; else the fault says what
+ * differs, and *field which field it is (NULL where a rank refused).
+ */
+luda_status luda__compare(const luda_announcement *asked, int size, int me, luda_announcement *agreed, luda_comm_fault *fault,
+                          const char **field);
+
+/* --- The board (board.c, mail.c) --- */
+
+enum { LUDA_RECORDS = 16 };
+enum { LUDA_PRESENT = 0, LUDA_LEFT = 1, LUDA_DIED = 2 };
+
+/* One call, as far as this process knows. */
+typedef struct luda_record {
+    uint64_t sequence;
+    int arrived, departed;
+    bool settled; /* all arrived before anything went wrong: from here on ranks use each other's memory */
+    bool failed;
+    double first; /* when the first rank arrived, luda__now */
+    luda_comm_fault fault;
+    luda_announcement *asked; /* [size] */
+    bool *here;               /* [size] */
+    const void **in;          /* [size], of resident ranks: what other rank threads read */
+    void **out;               /* [size], of resident ranks: what other rank threads write */
+} luda_record;
+
+/* One rank. */
+typedef struct luda_seat {
+    pthread_cond_t wake;
+    int presence;
+    double lost_at;
+    char lost_text[128];
+    uint64_t sequence; /* the last call it is known to have arrived at, and which */
+    int32_t operation;
+    bool waiting;
+    bool answered; /* since the last query */
+    uint64_t over; /* resident: the last call that ended, in whatever way */
+    int64_t unsent;
+    luda_mail *first, *last; /* resident: expected and arrived messages */
+} luda_seat;
+
+struct luda_board {
+    atomic_int references;
+    int size, resident;
+    int spin; /* microseconds */
+    atomic_uint pulse; /* counts changes, for spinning */
+    pthread_mutex_t lock;
+    bool aborted;
+    luda_comm_fault abort_fault;
+    luda_seat *seats;
+    luda_record records[LUDA_RECORDS];
+};
+
+double luda__now(void); /* monotonic seconds */
+
+/* What a waiting rank brings along. */
+typedef struct luda_wait {
+    luda_board *board;
+    const luda_transport *transport;
+    int rank;
+    uint64_t sequence; /* 0: a message of send and recv */
+    double timeout, deadline; /* deadline is set by arriving */
+    const char *name; /* of the call */
+} luda_wait;
+
+void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out);
+/* Waits for all ranks and compares; `asked` (size entries) is filled on a difference. */
+luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_announcement *asked, luda_comm_fault *fault,
+                              const char **field);
+/* Addresses that the ranks of an agreed call brought, [size]. */
+void luda__board_addresses(luda_board *board, uint64_t sequence, const void **in, void **out);
+/* Rank threads: waits until all are through with each other's memory. Takes no deadline: nobody can be stuck in between. */
+void luda__board_depart(luda_board *board, int rank, uint64_t sequence);
+/* The rank ends its call; messages that still come for it are dropped. */
+void luda__board_over(luda_board *board, int rank, uint64_t sequence);
+/* This rank gives the call up and tells the others. */
+void luda__board_give_up(luda_wait *wait, const luda_comm_fault *fault);
+/* Puts a message into the list of a resident rank; the data is copied. */
+luda_status luda__mail_deliver(luda_board *board, int to, int from, luda_slot_name slot, const void *data, size_t bytes);
+/* One message is about to be given to the transport. */
+void luda__mail_sending(luda_board *board, int rank);
+/* Expects a message. */
+luda_status luda__mail_post(luda_board *board, int rank, int from, luda_slot_name slot, void *memory, size_t bytes);
+/* Waits for all expected messages of the call up to a step (or, for sequence 0, of one slot from `from`). */
+luda_status luda__mail_await(luda_wait *wait, uint32_t step, luda_comm_fault *fault);
+luda_status luda__mail_await_message(luda_wait *wait, int from, luda_slot_name slot, luda_comm_fault *fault);
+/* Waits until everything given to the transport is out. */
+luda_status luda__mail_flush(luda_wait *wait, luda_comm_fault *fault);
+/* Expects nothing of this call any more: memory given to luda__mail_post is not touched afterwards. */
+void luda__mail_withdraw(luda_board *board, int rank, uint64_t sequence);
+void luda__mail_withdraw_message(luda_board *board, int rank, int from, luda_slot_name slot);
+
+/* Inside the board only, with its lock held. */
+luda_record *luda__board_record(luda_board *board, uint64_t sequence);
+void luda__board_wake(luda_board *board);
+void luda__board_wake_one(luda_board *board, int rank);
+void luda__board_sleep(luda_board *board, int rank, double until);
+bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault); /* aborted, closed or given up */
+void luda__mail_clear(luda_board *board, int rank);
+
+/* --- Communicators (comm.c) --- */
+
+enum { LUDA_FLIGHTS = 128 };
+
+struct luda_comm {
+    luda_object base;
+    int rank, size;
+    luda_transport transport;
+    luda_board *board;
+    int32_t algorithm;
+    double timeout;
+    atomic_int busy;
+    atomic_bool closed;
+    uint64_t sequence;
+    luda_comm_fault fault;
+    const char *field;
+    luda_announcement *asked; /* [size], of the last call that ranks disagreed about */
+    char detail[320];
+    pthread_mutex_t flight_lock;
+    uint64_t flown;
+    luda_flight flights[LUDA_FLIGHTS];
+};
+
+/* One call of one rank, from claim to end. */
+typedef struct luda_collective_run {
+    luda_comm *comm;
+    luda_wait wait;
+    luda_announcement asked;
+    luda_collective what;
+    luda_tensor *input, *output; /* references: contiguous, in host memory; NULL: none */
+    luda_device device;
+    uint64_t flight;
+    luda_status local; /* found wrong before agreement; becomes a refusal */
+    bool fallen;       /* a fault was written into the communicator */
+} luda_collective_run;
+
+/* Claims the communicator. Only if it succeeds, luda__run_end must follow. */
+luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_collective_call call,
+                            const luda_comm_options *options);
+/* Writes the flight record's row, once the announcement is complete. */
+void luda__run_depart(luda_collective_run *run);
+/* Exchanges announcements; a failure in run->local becomes a refusal. */
+luda_status luda__run_agree(luda_collective_run *run);
+/* A failure after agreement: the others are told, and the communicator remembers. */
+luda_status luda__run_fault(luda_collective_run *run, const luda_comm_fault *fault);
+/* The same for a status whose message stands already; this rank is to blame. */
+luda_status luda__run_fail(luda_collective_run *run, luda_status status);
+/* Ends the call in any case: frees what it holds and returns the status with its message. */
+luda_status luda__run_end(luda_collective_run *run, luda_status status);
+
+/* --- Data (algorithms.c, local.c) --- */
+
+/* The algorithm a call uses; 0 where the operation has none of that name. */
+luda_algorithm luda__algorithm_for(luda_collective_call call, luda_algorithm wanted, int size);
+luda_status luda__run_steps(luda_collective_run *run);
+
+/* Copies `rows` runs of `bytes` between arrays whose runs lie `to_pitch` and `from_pitch` bytes apart. */
+void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_pitch, int64_t bytes, int64_t rows);
+
+/* --- Gradients (gradient.c) --- */
+
+/* Ties the result of a call to its input, where that is tracked. */
+luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input, luda_tensor *output);
+/* Whether a call of this kind has a gradient. */
+bool luda__collective_differentiable(luda_collective_call call, luda_reduction reduction);
+
+#endif

@@ -1,0 +1,123 @@
+/*
+ * CRC-32C: the processor's instruction over three interleaved lanes where there is one (the instruction has a latency of
+ * three cycles), else eight bytes a step from tables.
+ */
+#include "crc32c.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#define HARDWARE 1
+#define CRC_TARGET __attribute__((target("sse4.2")))
+#define crc_8(state, value) ((uint32_t)_mm_crc32_u64((state), (value)))
+#define crc_1(state, value) _mm_crc32_u8((state), (value))
+#elif defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#define HARDWARE 1
+#define CRC_TARGET
+#define crc_8(state, value) __crc32cd((state), (value))
+#define crc_1(state, value) __crc32cb((state), (value))
+#else
+#define HARDWARE 0
+#endif
+
+/* The polynomial with its bits reversed. */
+#define POLYNOMIAL 0x82F63B78u
+/* Bytes of one lane; a multiple of 8. */
+#define LANE 2048
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uint32_t slice[8][256];
+/* What LANE zero bytes make of a state, per byte of the state: the state's update is linear. */
+static uint32_t lane_shift[4][256];
+static uint32_t (*update)(uint32_t state, const unsigned char *data, size_t bytes);
+
+static uint64_t load_8(const unsigned char *data)
+{
+    uint64_t value;
+    memcpy(&value, data, sizeof value);
+    return value;
+}
+
+static uint32_t update_tables(uint32_t state, const unsigned char *data, size_t bytes)
+{
+    for (; bytes >= 8; bytes -= 8, data += 8) {
+        uint64_t value = load_8(data) ^ state;
+        state = 0;
+        for (int byte = 0; byte < 8; byte++)
+            state ^= slice[7 - byte][value >> (8 * byte) & 255];
+    }
+    for (; bytes > 0; bytes--, data++)
+        state = state >> 8 ^ slice[0][(state ^ *data) & 255];
+    return state;
+}
+
+#if HARDWARE
+static uint32_t shift_lane(uint32_t state)
+{
+    return lane_shift[0][state & 255] ^ lane_shift[1][state >> 8 & 255] ^ lane_shift[2][state >> 16 & 255] ^
+           lane_shift[3][state >> 24];
+}
+
+CRC_TARGET static uint32_t update_hardware(uint32_t state, const unsigned char *data, size_t bytes)
+{
+    for (; bytes >= 3 * LANE; bytes -= 3 * LANE, data += 3 * LANE) {
+        uint32_t second = 0, third = 0;
+        for (size_t i = 0; i < LANE; i += 8) {
+            state = crc_8(state, load_8(data + i));
+            second = crc_8(second, load_8(data + LANE + i));
+            third = crc_8(third, load_8(data + 2 * LANE + i));
+        }
+        state = shift_lane(shift_lane(state) ^ second) ^ third;
+    }
+    for (; bytes >= 8; bytes -= 8, data += 8)
+        state = crc_8(state, load_8(data));
+    for (; bytes > 0; bytes--, data++)
+        state = crc_1(state, *data);
+    return state;
+}
+
+static void make_lane_shift(void)
+{
+    static const unsigned char zeros[LANE];
+    uint32_t basis[32];
+    for (int bit = 0; bit < 32; bit++)
+        basis[bit] = update_tables(1u << bit, zeros, LANE);
+    for (int byte = 0; byte < 4; byte++)
+        for (int value = 0; value < 256; value++)
+            for (int bit = 0; bit < 8; bit++)
+                if (value >> bit & 1)
+                    lane_shift[byte][value] ^= basis[8 * byte + bit];
+}
+#endif
+
+static void start(void)
+{
+    for (uint32_t value = 0; value < 256; value++) {
+        uint32_t state = value;
+        for (int bit = 0; bit < 8; bit++)
+            state = state & 1 ? state >> 1 ^ POLYNOMIAL : state >> 1;
+        slice[0][value] = state;
+    }
+    for (int step = 1; step < 8; step++)
+        for (int value = 0; value < 256; value++)
+            slice[step][value] = slice[step - 1][value] >> 8 ^ slice[0][slice[step - 1][value] & 255];
+    update = update_tables;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("sse4.2"))
+        return;
+#endif
+#if HARDWARE
+    make_lane_shift();
+    update = update_hardware;
+#endif
+}
+
+uint32_t luda__crc32c(uint32_t crc, const void *data, size_t bytes)
+{
+    pthread_once(&once, start);
+    return ~update(~crc, data, bytes);
+}

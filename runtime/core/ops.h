@@ -1,0 +1,25 @@
+/* The parsed operator table, for the core and the autodiff floor. */
+#ifndef LUDA_OPS_H
+#define LUDA_OPS_H
+
+#include "core.h"
+
+typedef enum luda__dtype_class { LUDA__BOOL, LUDA__INT, LUDA__FLOAT } luda__dtype_class; /* ascending */
+
+luda__dtype_class luda__class_of(luda_dtype dtype);
+const char *luda__dtype_file_name(luda_dtype dtype); /* as in safetensors: "F32" */
+
+typedef struct luda__op_facts {
+    bool random, inplace, recompute_cheap, is_view;
+} luda__op_facts;
+
+const luda__op_facts *luda__facts(luda_op op);
+
+/* Type rules (types.c): what inputs are cast to and what outputs are, into the plan. */
+luda_status luda__plan_types(luda_plan *plan);
+/* Shape rules (shapes.c): output shapes, and strides for views, into the plan. */
+luda_status luda__plan_shapes(luda_plan *plan);
+luda_dtype luda__promote(luda_dtype a, luda_dtype b);
+luda_status luda__broadcast(const char *op, const luda_tensor *a, int *ndim, int64_t *shape);
+
+#endif

@@ -1,0 +1,30 @@
+/* Helpers shared by the shape rules (shapes.c) and the view rules (views.c). */
+#ifndef LUDA_SHAPES_H
+#define LUDA_SHAPES_H
+
+#include "ops.h"
+
+#include <stdio.h>
+
+luda_status luda__set_shape(luda_plan *plan, int output, int ndim, const int64_t *shape);
+luda_status luda__same_shape(luda_plan *plan, int output, int input);
+/* Negative dimensions count from the end; written back. */
+luda_status luda__normalize_dim(const luda_plan *plan, int32_t *dim, int ndim);
+luda_status luda__shapes_differ(const luda_plan *plan, const luda_tensor *a, const luda_tensor *b, const char *hint);
+
+/* Rules of views: shape, strides and offset over the first input's storage. */
+luda_status luda__shape_narrow(luda_plan *plan);
+luda_status luda__shape_select(luda_plan *plan);
+luda_status luda__shape_transpose(luda_plan *plan);
+luda_status luda__shape_permute(luda_plan *plan);
+luda_status luda__shape_expand(luda_plan *plan);
+luda_status luda__shape_view(luda_plan *plan);
+luda_status luda__shape_squeeze(luda_plan *plan);
+luda_status luda__shape_unsqueeze(luda_plan *plan);
+
+/* Fills -1 and checks the element count; false where it does not fit. */
+bool luda__infer_shape(int64_t numel, luda_shape *shape);
+/* Strides that give x another shape without a copy; false where there are none. */
+bool luda__view_strides(const luda_tensor *x, int ndim, const int64_t *shape, int64_t *stride);
+
+#endif

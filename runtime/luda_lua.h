@@ -1,0 +1,68 @@
+/*
+ * libluda_host: LUDA inside Lua states. Lua's own symbols come from the program (luajit, build/luda, or a host that
+ * links LuaJIT); the library itself names none.
+ */
+#ifndef LUDA_LUA_H
+#define LUDA_LUA_H
+
+#include "luda.h"
+
+#ifndef LUDA_CDEF
+#ifdef __cplusplus
+extern "C" {
+#endif
+struct lua_State;
+/* Makes `require "luda"` work in a state and leaves the module on its stack; on failure an error message, and returns 1. */
+LUDA_API int luda_lua_open(struct lua_State *L);
+#endif
+
+/* --- Rank threads: new Lua states on new threads --- */
+
+typedef struct luda_rank_threads luda_rank_threads;
+
+/*
+ * Starts `count` threads. Each makes a Lua state, runs the Lua source `bootstrap` and calls what it returned with its index
+ * (from 0) and its payload; the call must return a string. package_path is the new states' package.path.
+ */
+LUDA_API luda_status luda_rank_threads_start(int count, const char *package_path, const char *bootstrap, const char *const *payloads,
+                                        const size_t *sizes, luda_rank_threads **out);
+/* Waits until one more thread has ended: its index, or -1 after the last, or -2 when timeout_ms (negative: none) has passed. */
+LUDA_API int luda_rank_threads_wait(luda_rank_threads *threads, int timeout_ms);
+/* What an ended thread returned; *failed is 1 where it is the text of an error outside the bootstrap. Lent. */
+LUDA_API const char *luda_rank_threads_result(luda_rank_threads *threads, int index, size_t *size, int *failed);
+/* Joins all threads; blocks until they have ended. */
+LUDA_API void luda_rank_threads_release(luda_rank_threads *threads);
+
+/* --- Processes: the launcher --- */
+
+/* Is called as `luda run`: see lua/luda/cli/run.lua. Environments are NAME=VALUE, ended by NULL, for each rank. */
+typedef struct luda_launch_options {
+    uint32_t size;
+    int32_t ranks;
+    int32_t first_rank;              /* of this host, for the prefix */
+    int32_t prefix;                  /* 1: each line of output begins with its rank */
+    const char *const *arguments;    /* ended by NULL; arguments[0] is the program */
+    const char *const *const *environment; /* [ranks]; added to the launcher's own */
+    double grace;                    /* seconds between SIGTERM and SIGKILL when a rank failed */
+} luda_launch_options;
+
+typedef struct luda_launch_report { int32_t status, rank, signal; } luda_launch_report;
+
+/*
+ * Runs the ranks and waits. The first failure stops the others; the report names it (rank -1: all ended well). Ranks die with
+ * the launcher, however it ends.
+ */
+LUDA_API luda_status luda_launch(const luda_launch_options *options, luda_launch_report *report);
+
+/* --- Stopping --- */
+
+/* From now on SIGTERM and SIGINT set a flag; a second SIGINT ends the process. */
+LUDA_API luda_status luda_stop_watch(void);
+LUDA_API int luda_stop_requested(void);
+
+#ifndef LUDA_CDEF
+#ifdef __cplusplus
+}
+#endif
+#endif
+#endif

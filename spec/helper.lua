@@ -1,0 +1,117 @@
+--- Loaded before every spec file, in the base environment, so that the module exists once: assertions and the leak check.
+
+local assert = require "luassert"
+local say = require "say"
+local luda = require "luda"
+local lib = require "luda.ffi"
+local memory = require "luda.memory"
+local tags = require "luda.autograd.tags"
+
+local helper = {}
+
+local function flatten(value, list)
+  if type(value) ~= "table" then
+    list[#list + 1] = type(value) == "boolean" and (value and 1 or 0) or tonumber(value)
+    return list
+  end
+  for _, entry in ipairs(value) do
+    flatten(entry, list)
+  end
+  return list
+end
+
+local function shape_text(value)
+  if luda.is_tensor(value) then
+    return "[" .. table.concat(value.shape, ", ") .. "]"
+  end
+  local shape = {}
+  while type(value) == "table" do
+    shape[#shape + 1] = #value
+    value = value[1]
+  end
+  return "[" .. table.concat(shape, ", ") .. "]"
+end
+
+local function numbers(value)
+  return flatten(luda.is_tensor(value) and value:totable() or value, {})
+end
+
+--- assert.tensor_near(expected, actual, rtol, atol): tensors or nested lists, of one shape; NaN equals NaN.
+local function tensor_near(state, arguments)
+  local expected, actual, rtol, atol = arguments[1], arguments[2], arguments[3] or 1e-5, arguments[4] or 1e-6
+  local want_shape, have_shape = shape_text(expected), shape_text(actual)
+  if want_shape ~= have_shape then
+    state.failure_message = ("expected shape %s, got %s"):format(want_shape, have_shape)
+    return false
+  end
+  local want, have = numbers(expected), numbers(actual)
+  local worst, place = 0, nil
+  for i = 1, #want do
+    local difference = math.abs(want[i] - have[i])
+    local same = want[i] == have[i] or (want[i] ~= want[i] and have[i] ~= have[i])
+    local excess = difference - (atol + rtol * math.abs(want[i]))
+    local bad = not same and (excess > 0 or excess ~= excess)
+    if bad and not (place and worst >= excess) then
+      worst, place = excess, i
+    end
+  end
+  if place then
+    state.failure_message = ("element %d (row-major, of %d, shape %s): expected %.17g, got %.17g"):format(
+      place, #want, want_shape, want[place], have[place])
+  end
+  return place == nil
+end
+
+say:set("assertion.tensor_near", "tensors differ")
+assert:register("assertion", "tensor_near", tensor_near, "assertion.tensor_near", "assertion.tensor_near")
+
+--- assert.raises(code, pattern, fn, …): a luda.Error of that code whose text matches.
+local function raises(state, arguments)
+  local code, pattern, fn = arguments[1], arguments[2], arguments[3]
+  local ok, err = pcall(fn, unpack(arguments, 4, arguments.n))
+  if ok then
+    state.failure_message = ("expected an error '%s', none was raised"):format(code)
+    return false
+  end
+  local text = tostring(err)
+  if getmetatable(err) ~= luda.Error or err.code ~= code or not text:find(pattern) then
+    state.failure_message = ("expected an error '%s' like '%s', got '%s': %s"):format(code, pattern,
+      type(err) == "table" and tostring(err.code) or type(err), text)
+    return false
+  end
+  arguments[1] = err
+  return true
+end
+
+say:set("assertion.raises", "wrong error")
+assert:register("assertion", "raises", raises, "assertion.raises", "assertion.raises")
+
+--- Handles that live, after everything unreachable was given back. Compiled traces keep constants alive, hence the flush.
+function helper.live()
+  jit.flush()
+  memory.collect_all()
+  memory.collect_all()
+  return lib.signals.handles
+end
+
+--- Native bytes that live.
+function helper.live_bytes()
+  helper.live()
+  return luda.memory("cpu").live
+end
+
+local base = {}
+
+--- For before_each and after_each: what a test makes does not outlive it.
+function helper.before()
+  base.handles, base.tags, base.depth = helper.live(), tags.count(), lib.signals.depth
+end
+
+function helper.after()
+  assert.equal(base.depth, lib.signals.depth, "a scope stayed open")
+  assert.equal(base.handles, helper.live(), "live tensors remain")
+  assert.equal(base.tags, tags.count(), "tags of Lua nodes remain")
+end
+
+package.loaded["spec.helper"] = helper
+return helper
