@@ -25,8 +25,8 @@ typedef struct luda_optim_array {
 } luda_optim_array;
 
 /*
- * target = beta * target + alpha * source, clamped to `limit` in size. beta 0 does not read the target, which may be the
- * source.
+ * target = beta * target + alpha * source, clamped to `limit` in size. beta 0 does not read the target, which may be
+ * the source.
  */
 typedef struct luda_optim_sum {
     luda_optim_span span;
@@ -56,7 +56,8 @@ typedef struct luda_optim_update {
 
 typedef struct luda_optim_kernels {
     /* sums[i] = sum of (scale * element)^2 over array i, added up in double, in the same order every time. */
-    luda_status (*squares)(const luda_optim_array *arrays, int count, double scale, double *sums, void *stream, char *message);
+    luda_status (*squares)(const luda_optim_array *arrays, int count, double scale, double *sums, void *stream,
+                           char *message);
     luda_status (*sum)(const luda_optim_sum *sums, int count, void *stream, char *message);
     luda_status (*step[LUDA_OPTIM_COUNT])(const luda_optim_update *updates, int count, void *stream, char *message);
 } luda_optim_kernels;

@@ -547,6 +547,25 @@ LUDA_API int luda_comm_culprits(const luda_comm *comm, int32_t *ranks, int capac
 LUDA_API const char *luda_comm_difference(const luda_comm *comm);
 LUDA_API const char *luda_comm_failure(const luda_comm *comm, int index, int32_t *rank);
 
+/*
+ * Ranks in processes of their own meet at a rendezvous: a server on the network thread of one of them, or of a launcher.
+ * bind is "host:port" (NULL: 127.0.0.1 and a free port), loopback only: nothing is encrypted. session names the group, 32
+ * hexadecimal digits (NULL: random ones); whoever does not know it is turned away. missing: the ranks that have not joined.
+ */
+typedef struct luda_rendezvous luda_rendezvous;
+LUDA_API luda_status luda_rendezvous_new(const char *bind, const char *session, int size, luda_rendezvous **out);
+LUDA_API const char *luda_rendezvous_address(const luda_rendezvous *rendezvous); /* with the port that was taken */
+LUDA_API const char *luda_rendezvous_session(const luda_rendezvous *rendezvous);
+LUDA_API int luda_rendezvous_missing(luda_rendezvous *rendezvous, int32_t *ranks, int capacity);
+LUDA_API void luda_rendezvous_close(luda_rendezvous *rendezvous);
+LUDA_API void luda_rendezvous_release(luda_rendezvous *rendezvous); /* closes too */
+/*
+ * Joins a group as one of its ranks: keeps trying until the server is up, waits for all others, and connects to each of
+ * them. options->timeout holds for joining too; LUDA_ETIMEOUT says who is missing.
+ */
+LUDA_API luda_status luda_comm_connect(const char *address, const char *session, int rank, int size,
+                                       const luda_comm_options *options, luda_comm **out);
+
 /* The flight record: the last calls, oldest first. Times are seconds since 1970; finished is 0 while the call runs. */
 enum { LUDA_FLIGHT_QUEUED = 0, LUDA_FLIGHT_RUNNING = 1, LUDA_FLIGHT_DONE = 2, LUDA_FLIGHT_FAILED = 3 };
 typedef struct luda_flight {

@@ -90,6 +90,7 @@ assert:register("assertion", "raises", raises, "assertion.raises", "assertion.ra
 function helper.live()
   jit.flush()
   memory.collect_all()
+  tags.drain() -- what dead nodes held in Lua goes with them
   memory.collect_all()
   return lib.signals.handles
 end

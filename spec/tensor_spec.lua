@@ -35,7 +35,8 @@ describe("a tensor", function()
       assert.raises("invalid", "300 does not fit", luda.tensor, { 300 }, { dtype = "u8" })
       assert.raises("dtype", "f31", luda.tensor, { 1 }, { dtype = "f31" })
       assert.raises("device", "gpu", luda.tensor, { 1 }, { device = "gpu" })
-      assert.raises("invalid", "unknown option 'type'; it knows device, dtype, requires_grad", luda.tensor, { 1 }, { type = "f32" })
+      assert.raises("invalid", "unknown option 'type'; it knows device, dtype, requires_grad", luda.tensor, { 1 },
+        { type = "f32" })
     end)
   end)
 

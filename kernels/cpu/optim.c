@@ -1,7 +1,7 @@
 /*
- * Multi-tensor kernels of the CPU. The list is cut into slabs of a fixed number of elements, across the borders of arrays,
- * so that two thousand small tensors and one large one are the same work for the pool. Arrays of the compute type are
- * worked on where they lie; others go through small blocks that stay in the first cache.
+ * Multi-tensor kernels of the CPU. The list is cut into slabs of a fixed number of elements, across the borders of
+ * arrays, so that two thousand small tensors and one large one are the same work for the pool. Arrays of the compute
+ * type are worked on where they lie; others go through small blocks that stay in the first cache.
  */
 #include "kernel.h"
 
@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-enum { SLAB = 1 << 16, BLOCK = 1024, LANES = 16 };
+enum { SLAB = 1 << 16, BLOCK = 1024, LANES = 16, AHEAD = 1024 };
 
 /* --- Slabs over a list --- */
 
@@ -90,7 +90,8 @@ static void run_squares(const job *j, const void *item, int64_t begin, int64_t e
                                                  : squares_f32(array->data, array->dtype, begin, end, scale);
 }
 
-static luda_status squares(const luda_optim_array *arrays, int count, double scale, double *sums, void *stream, char *message)
+static luda_status squares(const luda_optim_array *arrays, int count, double scale, double *sums, void *stream,
+                           char *message)
 {
     job j = { (const char *)arrays, sizeof *arrays, count, run_squares, &scale, NULL };
     size_t bytes = (size_t)(ceil_div(total_of(&j), SLAB) + count + 1) * sizeof(double);

@@ -218,6 +218,16 @@ static inline int64_t broadcast_stride(const luda_operand *x, const luda_operand
     return at < 0 || (x->shape[at] == 1 && out->shape[d] != 1) ? 0 : x->stride[at];
 }
 
+/* Bytes of an element. */
+static inline size_t item_size(int32_t dtype)
+{
+    static const size_t size[LUDA_DTYPE_COUNT] = {
+#define LUDA_DTYPE(suffix, NAME, stored, ...) sizeof(stored),
+#include "../dtypes.def"
+    };
+    return size[dtype];
+}
+
 /* The output's shape; the others broadcast to it. */
 template <int N>
 space<N> common_space(const luda_operand *const (&operands)[N])
@@ -235,12 +245,13 @@ space<N> common_space(const luda_operand *const (&operands)[N])
 
 /* --- Launching over elements: each thread takes every step()-th element --- */
 
-enum { BLOCK = 256, ELEMENTS_A_THREAD = 4, MOST_BLOCKS = 1 << 20 };
+enum { BLOCK = 256, ELEMENTS_A_THREAD = 4 };
 
 static inline unsigned blocks_for(int64_t elements)
 {
+    const int64_t most = 1 << 20;
     int64_t blocks = (elements + BLOCK * ELEMENTS_A_THREAD - 1) / (BLOCK * ELEMENTS_A_THREAD);
-    return static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
+    return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
 static __device__ inline int64_t first_element()

@@ -147,6 +147,28 @@ void *luda__cuda_scratch(luda_cuda_stream *stream, size_t bytes)
     return larger;
 }
 
+/*
+ * The handle of a stream is used in that stream only, so that products repeat bit for bit. Halves add up in float: partial
+ * sums are not rounded to halves.
+ */
+cublasHandle_t luda__cuda_blas(luda_cuda_stream *stream, char *message)
+{
+    if (stream->blas)
+        return stream->blas;
+    cublasHandle_t handle = NULL;
+    cublasStatus_t status = cublasCreate(&handle);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasSetStream(handle, stream->stream);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasSetMathMode(handle, CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return stream->blas = handle;
+    snprintf(message, MESSAGE, "cuBLAS: %s", cublasGetStatusString(status));
+    if (handle)
+        cublasDestroy(handle);
+    return NULL;
+}
+
 /* --- Events --- */
 
 static void *cuda_event_record(int index)

@@ -173,6 +173,14 @@ function M.describe(value)
   return "a " .. kind
 end
 
+--- Raises unless a value can be called.
+function M.callable(op, value)
+  local meta = type(value) == "table" and getmetatable(value)
+  if type(value) ~= "function" and not (meta and meta.__call) then
+    errors.raise("invalid", "%s: the first argument must be a function, not %s", op, M.describe(value))
+  end
+end
+
 --- Reads options: every key of `given` must be in `known`; a value of nil there is filled from `known` unless it is `M.absent`.
 M.absent = {}
 

@@ -83,9 +83,7 @@ local function restore_mode(mode)
 end
 
 local function with_mode(enabled, fn, ...)
-  if type(fn) ~= "function" then
-    errors.raise("invalid", "no_grad: the first argument must be a function, not %s", args.describe(fn))
-  end
+  args.callable("no_grad", fn)
   C.luda_context_use(context)
   return scope.sealed(restore_mode, C.luda_set_grad_enabled(enabled), fn, ...)
 end

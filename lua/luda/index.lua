@@ -89,11 +89,11 @@ end
 
 --- One entry a dimension: a position, a range, a mask or an index tensor.
 local function slices(t, specs)
-  local dim = 1
+  local whole, dim = t, 1
   for i = 1, #specs do
     local spec = specs[i]
     if dim > t.ndim then
-      errors.raise("index", "index: %d entries for a tensor %s", #specs, args.shape_text(t.shape))
+      errors.raise("index", "index: %d entries for a tensor %s", #specs, args.shape_text(whole.shape))
     end
     if is_tensor(spec) then
       t = take(t, dim, spec)

@@ -100,6 +100,13 @@ local function attend_to(tensor, attend)
   end
 end
 
+--- After much was released at once: the limit that the peak pushed up comes down again.
+function M.lower_limit()
+  if signals.limit_bytes - signals.live_bytes > 2 * quantum then
+    C.luda_context_rearm(context, quantum, max(2048, signals.handles / 2))
+  end
+end
+
 --- Everything unreachable goes back now.
 function M.collect_all()
   collectgarbage()

@@ -219,6 +219,9 @@ end
 local function general(row, in_place)
   return function(a, b, c, d, e, f, g, h)
     local given = { a, b, c, d, e, f, g, h }
+    if row.types == "TAKE" and istype(Tensor, c) and not istype(Tensor, b) then -- PyTorch's order: dim, index
+      given[2], given[3] = c, b
+    end
     local inputs, count, place = take_inputs(row, given)
     local attrs, out = take_attributes(row, given, place)
     if in_place or out ~= nil then

@@ -2,7 +2,7 @@
 
 local lib = require "luda.ffi"
 local memory = require "luda.memory"
-local errors = require "luda.error"
+local args = require "luda.args"
 
 local registry = debug.getregistry()
 if registry["luda.scope"] then
@@ -117,6 +117,7 @@ local function leave(depth, frame)
   if C.luda_scope_leave(context, depth) ~= 0 then
     lib.raise(signals.status)
   end
+  memory.lower_limit()
 end
 
 --- Calls fn(…) and releases the tensors made meanwhile, except those it returns (also in tables) and those kept.
@@ -125,7 +126,7 @@ end
 ---@return T
 function M.scope(fn, ...)
   if type(fn) ~= "function" then
-    errors.raise("invalid", "scope: the first argument must be a function, not a %s", type(fn))
+    args.callable("scope", fn)
   end
   local depth = C.luda_scope_enter(context)
   if depth == 0 then
@@ -197,7 +198,7 @@ function memory.describe_scope()
       place = ("%s:%d"):format(info.short_src, info.currentline)
       break
     end
-    inside = info.func == M.scope
+    inside = inside or info.func == M.scope
   end
   return ("the scope%s holds %d tensors"):format(place and " entered at " .. place or "",
     signals.handles - frames[depth].handles)

@@ -262,12 +262,12 @@ luda_status luda_node_keep(luda_node *node, luda_tensor *tensor)
     if (!extra)
         return luda__fail(LUDA_ENOMEM, "graph: no memory to keep a tensor");
     node->extra = extra;
-    /* An own output would own this node in turn. */
-    if (tensor->node == &node->base)
+    bool own = tensor->node == &node->base; /* it would own this node in turn */
+    if (own)
         LUDA_TRY(luda__tensor_alias(tensor, &kept));
     else
         kept = luda__retain(tensor);
-    extra[node->nextra++] = (luda_kept){ kept, luda_tensor_version(tensor) };
+    extra[node->nextra++] = (luda_kept){ kept, luda_tensor_version(tensor), own ? tensor->node_output + 1 : 0 };
     return LUDA_OK;
 }
 
@@ -280,7 +280,18 @@ luda_status luda_node_kept(luda_node *node, int index, luda_tensor **out)
 {
     if (index < 0 || index >= node->nextra)
         return luda__fail(LUDA_EINVAL, "%s: kept tensor %d of %d", luda__node_name(node), index, node->nextra);
-    return luda__kept_get(node, &node->extra[index], "saved tensor", out);
+    const luda_kept *kept = &node->extra[index];
+    luda_tensor *plain;
+    LUDA_TRY(luda__kept_get(node, kept, "saved tensor", &plain));
+    if (kept->own_output == 0 || !luda_grad_enabled()) {
+        *out = plain;
+        return LUDA_OK;
+    }
+    luda_status status = luda__tensor_alias(plain, out); /* it belongs to the graph again where backward is recorded */
+    luda_tensor_release(plain);
+    if (status == LUDA_OK)
+        luda__node_bind(node, *out, kept->own_output - 1);
+    return status;
 }
 
 /* --- Hooks --- */

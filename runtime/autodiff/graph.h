@@ -9,7 +9,8 @@
 
 typedef struct luda_kept {
     luda_tensor *tensor;
-    uint32_t version; /* of the storage, when it was kept */
+    uint32_t version;   /* of the storage, when it was kept */
+    int32_t own_output; /* custom nodes: 1 + the node's own output that this is, or 0 */
 } luda_kept;
 
 /* What backward must know of an input: its parent (NULL: untracked), and always its shape, dtype and device. */

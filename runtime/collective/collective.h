@@ -75,7 +75,8 @@ typedef struct luda_seat {
     bool waiting;
     bool answered; /* since the last query */
     uint64_t over; /* resident: the last call that ended, in whatever way */
-    int64_t unsent;
+    int64_t unsent;    /* resident: messages of the call given to the transport and not out yet */
+    bool held;         /* resident: waits for a moment without a write into its memory */
     luda_mail *first, *last; /* resident: expected and arrived messages */
 } luda_seat;
 

@@ -125,7 +125,8 @@ static luda_status local_send(void *state, int to, luda_slot_name slot, const vo
 {
     local *l = state;
     luda_status status = luda__mail_deliver(l->board, to, l->rank, slot, data, bytes);
-    luda_board_sent(l->board, l->rank);
+    if (slot.kind == LUDA_SLOT_STEP)
+        luda_board_sent(l->board, l->rank);
     return status;
 }
 

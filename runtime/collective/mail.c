@@ -76,11 +76,19 @@ static void discard(luda_mail *mail)
     free(mail);
 }
 
+/* Waits for a moment without a write in progress. */
+static void hold(luda_board *board, luda_seat *seat, const luda_mail *mail)
+{
+    seat->held = true;
+    while (mail->busy)
+        luda__board_sleep(board, mail->to, luda__now() + 1);
+    seat->held = false;
+}
+
 /* Takes a mail out of the list; what the transport still has in hand is freed by the transport's last give. */
 static void remove_mail(luda_board *board, luda_seat *seat, luda_mail *mail)
 {
-    while (mail->busy)
-        luda__board_sleep(board, mail->to, luda__now() + 1);
+    hold(board, seat, mail);
     detach(seat, mail);
     if (mail->begun && mail->got < mail->bytes) {
         if (!mail->posted)
@@ -169,12 +177,15 @@ void luda_mail_give(luda_mail *mail, size_t written)
 {
     luda_board *board = mail->board;
     int to = mail->to;
+    bool wanted;
     pthread_mutex_lock(&board->lock);
     mail->busy = false;
     mail->got += written;
+    wanted = complete(mail) || board->seats[to].held;
     if (complete(mail) && !mail->listed)
         discard(mail);
-    luda__board_wake_one(board, to);
+    if (wanted)
+        luda__board_wake_one(board, to);
     pthread_mutex_unlock(&board->lock);
 }
 
@@ -229,8 +240,7 @@ luda_status luda__mail_post(luda_board *board, int rank, int from, luda_slot_nam
     pthread_mutex_lock(&board->lock);
     mail = find(seat, from, slot, false);
     if (mail && mail->bytes == bytes) {
-        while (mail->busy)
-            luda__board_sleep(board, rank, luda__now() + 1);
+        hold(board, seat, mail);
         memcpy(memory, mail->memory, mail->got);
         free(mail->memory);
         mail->memory = memory;
@@ -386,6 +396,7 @@ void luda__mail_withdraw(luda_board *board, int rank, uint64_t sequence)
     luda_seat *seat = &board->seats[rank];
     luda_mail *mail;
     pthread_mutex_lock(&board->lock);
+    seat->unsent = 0;
     do {
         mail = seat->first;
         while (mail && !(mail->slot.kind == LUDA_SLOT_STEP && mail->slot.sequence <= sequence))

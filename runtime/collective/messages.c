@@ -49,7 +49,6 @@ static luda_status post_out(luda_collective_run *run, int to, luda_slot_name nam
     const luda_transport *transport = &run->comm->transport;
     if (to == run->comm->rank)
         return luda__mail_deliver(run->comm->board, to, to, name, data, bytes);
-    luda__mail_sending(run->comm->board, run->comm->rank);
     return transport->send(transport->state, to, name, data, bytes);
 }
 

@@ -1,7 +1,7 @@
 /*
- * Reading tensor files. Nothing in a file is trusted: the whole header is checked when the file is opened, against itself
- * and against the file's size, and the bytes of a tensor when they are read. Files of other writers carry no checksums
- * and are checked for everything else.
+ * Reading tensor files. Nothing in a file is trusted: the whole header is checked when the file is opened, against
+ * itself and against the file's size, and the bytes of a tensor when they are read. Files of other writers carry no
+ * checksums and are checked for everything else.
  */
 #include "file.h"
 
@@ -147,7 +147,8 @@ static luda_status check_extent(const luda_file *file, const stored *it)
 static luda_status parse_tensor(const luda_file *file, const char *name, json_t *entry, stored *out)
 {
     json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape");
-    json_t *offsets = json_object_get(entry, "data_offsets"), *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    json_t *offsets = json_object_get(entry, "data_offsets"), *begin = json_array_get(offsets, 0),
+           *end = json_array_get(offsets, 1);
     size_t ndim = json_array_size(shape);
 
     *out = (stored){ .name = name, .ndim = (int)ndim };
@@ -156,11 +157,11 @@ static luda_status parse_tensor(const luda_file *file, const char *name, json_t 
         return damaged_tensor(file, name, "not an object of dtype, shape and data_offsets");
     out->dtype = type_from_name(json_string_value(dtype));
     if (out->dtype < 0)
-        return luda__fail(LUDA_EDTYPE, "load: %s: tensor '%.100s' has the unknown element type '%.20s'", file->path, name,
-                          json_string_value(dtype));
+        return luda__fail(LUDA_EDTYPE, "load: %s: tensor '%.100s' has the unknown element type '%.20s'", file->path,
+                          name, json_string_value(dtype));
     if (ndim > LUDA_MAX_DIMS)
-        return luda__fail(LUDA_ENOTSUP, "load: %s: tensor '%.100s' has %zu dimensions, at most %d are possible", file->path, name,
-                          ndim, (int)LUDA_MAX_DIMS);
+        return luda__fail(LUDA_ENOTSUP, "load: %s: tensor '%.100s' has %zu dimensions, at most %d are possible",
+                          file->path, name, ndim, (int)LUDA_MAX_DIMS);
     for (size_t d = 0; d < ndim; d++) {
         json_t *size = json_array_get(shape, d);
         if (!json_is_integer(size) || json_integer_value(size) < 0)
@@ -404,16 +405,19 @@ static luda_status read_elements(const luda_file *file, const stored *it, char *
         size_t chunk = bytes - done < CHUNK ? (size_t)(bytes - done) : (size_t)CHUNK, got;
         LUDA_TRY(read_all(file, data + done, chunk, file->data + it->begin + done, &got));
         if (got < chunk)
-            return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': the file became shorter", file->path, it->name);
+            return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': the file became shorter", file->path,
+                              it->name);
         crc = luda__crc32c(crc, data + done, chunk);
         for (size_t i = 0; it->dtype == LUDA_BOOL && i < chunk; i++)
             bits |= (unsigned char)data[done + (int64_t)i];
         done += (int64_t)chunk;
     }
     if (file->checksum >= 0 && crc != it->crc)
-        return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': the checksum does not match", file->path, it->name);
+        return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': the checksum does not match", file->path,
+                          it->name);
     if (bits > 1)
-        return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': a truth value is neither 0 nor 1", file->path, it->name);
+        return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': a truth value is neither 0 nor 1", file->path,
+                          it->name);
     return LUDA_OK;
 }
 
@@ -425,7 +429,8 @@ luda_status luda_file_read(const luda_file *file, int index, luda_tensor **out)
     luda_status status;
 
     if (!it)
-        return luda__fail(LUDA_EINDEX, "load: %s has %d tensors, there is no position %d", file->path, file->count, index);
+        return luda__fail(LUDA_EINDEX, "load: %s has %d tensors, there is no position %d", file->path, file->count,
+                          index);
     LUDA_TRY(luda_tensor_new((luda_dtype)it->dtype, cpu, it->ndim, it->shape, &tensor));
     status = it->end > it->begin ? read_elements(file, it, luda__data(tensor)) : LUDA_OK;
     if (status != LUDA_OK) {

@@ -2,8 +2,9 @@
  * What the writer and the reader of tensor files share.
  *
  * A file is the length of the header (8 bytes, little-endian), the header (a JSON object, padded with spaces), and the
- * elements of all tensors without gaps. Two strings of the header's metadata are LUDA's: KEY_TENSORS holds JSON text that
- * maps each name to the CRC-32C of its bytes, KEY_HEADER the CRC-32C of length and header, with its own digits as zeros.
+ * elements of all tensors without gaps. Two strings of the header's metadata are LUDA's: KEY_TENSORS holds JSON text
+ * that maps each name to the CRC-32C of its bytes, KEY_HEADER the CRC-32C of length and header, with its own digits as
+ * zeros.
  */
 #ifndef LUDA_FILE_H
 #define LUDA_FILE_H

@@ -61,8 +61,8 @@ static json_t *tensor_entry(const item *it)
     json_t *sizes = json_array();
     for (int d = 0; d < ndim; d++)
         json_array_append_new(sizes, json_integer(shape[d]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", luda__dtype_file_name(luda_tensor_dtype(it->tensor)), "shape", sizes,
-                     "data_offsets", (json_int_t)it->begin, (json_int_t)(it->begin + it->bytes));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", luda__dtype_file_name(luda_tensor_dtype(it->tensor)), "shape",
+                     sizes, "data_offsets", (json_int_t)it->begin, (json_int_t)(it->begin + it->bytes));
 }
 
 /* The metadata object; NULL and an error. */
@@ -229,7 +229,8 @@ static luda_status open_temporary(saver *s)
     for (;;) {
         free(s->temporary);
         s->temporary = NULL;
-        if (asprintf(&s->temporary, "%s%s%ld-%u", folder_path, prefix, (long)getpid(), atomic_fetch_add(&counter, 1)) < 0) {
+        unsigned number = atomic_fetch_add(&counter, 1);
+        if (asprintf(&s->temporary, "%s%s%ld-%u", folder_path, prefix, (long)getpid(), number) < 0) {
             s->temporary = NULL;
             break;
         }
@@ -376,11 +377,13 @@ static luda_status write_file(saver *s)
 luda_status luda_file_save(const char *path, const luda_file_entry *entries, int n, const char *const *metadata_keys,
                            const char *const *metadata_values, int nmeta)
 {
-    saver s = { .path = path, .count = n, .keys = metadata_keys, .values = metadata_values, .metadata_count = nmeta, .fd = -1 };
+    saver s = { .path = path, .count = n, .keys = metadata_keys, .values = metadata_values, .fd = -1 };
     luda_status status;
 
-    if (!path || !*path || n < 0 || nmeta < 0 || (n > 0 && !entries) || (nmeta > 0 && (!metadata_keys || !metadata_values)))
+    if (!path || !*path || n < 0 || nmeta < 0 || (n > 0 && !entries) ||
+        (nmeta > 0 && (!metadata_keys || !metadata_values)))
         return luda__fail(LUDA_EINVAL, "save: a path and lists of tensors and metadata are needed");
+    s.metadata_count = nmeta;
     s.items = calloc((size_t)n + 1, sizeof *s.items);
     s.buffer = malloc(CHUNK);
     status = s.items && s.buffer ? LUDA_OK : no_memory();

@@ -227,7 +227,7 @@ void luda_context_rearm(luda_context *c, double bytes, double handles)
     if (bytes >= 0)
         c->signals.limit_bytes = c->signals.live_bytes + bytes;
     c->rearm_handles = c->signals.handles + handles;
-    c->signals.attend &= ~(LUDA__COLLECT | LUDA__REGISTER_IN_SCOPE);
+    c->signals.attend &= ~LUDA__COLLECT; /* a scope that outgrew the limit goes on registering */
 }
 
 void luda__context_close(luda_context *c)

@@ -1,9 +1,11 @@
 /*
- * JSON for Lua, the text of records and tensor files: require "luda.json" as functions encode, decode and the value null.
+ * JSON for Lua, the text of records and tensor files: require "luda.json" as functions encode, decode and the value
+ * null.
  *
- * A table with keys 1..n is an array, any other has string keys and is an object; an empty table is an object unless its
- * metatable has __jsontype = "array" (decoded empty arrays have it). Reals keep all their bits; NaN and the infinities,
- * for which JSON has no word, become {"$number": "nan"} and come back as numbers. Equal values give equal text.
+ * A table with keys 1..n is an array, any other has string keys and is an object; an empty table is an object unless
+ * its metatable has __jsontype = "array" (decoded empty arrays have it). Reals keep all their bits; NaN and the
+ * infinities, for which JSON has no word, become {"$number": "nan"} and come back as numbers. Equal values give equal
+ * text.
  */
 #include "luda.h"
 

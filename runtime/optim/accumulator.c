@@ -79,7 +79,8 @@ static void addition_release(addition *d)
     free(d->memory);
 }
 
-static luda_status add_entry(const luda_accumulator *a, int position, luda_tensor *gradient, double weight, int dtype, addition *d)
+static luda_status add_entry(const luda_accumulator *a, int position, luda_tensor *gradient, double weight, int dtype,
+                             addition *d)
 {
     luda_tensor *sum = a->sums[position];
     luda_device device = gradient->storage->device;
@@ -213,7 +214,8 @@ static luda_status copy_sums(const luda_accumulator *a, luda_tensor *const *sums
         if (!sums[i])
             continue;
         if (!luda__optim_same_shape(sums[i], p) || !luda__is_float(sums[i]->dtype))
-            return luda__fail(LUDA_EMISMATCH, "accumulator: the sum for the parameter at %d has another shape or no floating type", i);
+            return luda__fail(LUDA_EMISMATCH,
+                              "accumulator: the sum for the parameter at %d has another shape or no floating type", i);
         LUDA_TRY(luda__move(sums[i], (luda_dtype)sums[i]->dtype, p->storage->device, &copies[i]));
     }
     return LUDA_OK;

@@ -47,8 +47,10 @@ luda_status luda_axpby(luda_tensor *const *targets, luda_tensor *const *sources,
 static luda_status unpack(const luda_gradients *gradients, luda_tensor **list, int *count)
 {
     int n = luda_gradients_count(gradients);
-    for (*count = 0; *count < n; ++*count)
-        LUDA_TRY(luda__optim_packed(luda_gradients_get(gradients, luda_gradients_id(gradients, *count)), &list[*count]));
+    for (*count = 0; *count < n; ++*count) {
+        luda_tensor *gradient = luda_gradients_get(gradients, luda_gradients_id(gradients, *count));
+        LUDA_TRY(luda__optim_packed(gradient, &list[*count]));
+    }
     return LUDA_OK;
 }
 
@@ -79,8 +81,8 @@ luda_status luda_gradients_norm(const luda_gradients *gradients, double *out)
 }
 
 /*
- * Replaces each gradient by factor times itself, clamped to `limit`. Gradients may be shared with others (both terms of a
- * sum have the same), so the clipped ones are new tensors.
+ * Replaces each gradient by factor times itself, clamped to `limit`. Gradients may be shared with others (both terms
+ * of a sum have the same), so the clipped ones are new tensors.
  */
 static luda_status replace(luda_gradients *gradients, luda_tensor **list, int count, double factor, double limit)
 {

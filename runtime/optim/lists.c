@@ -60,13 +60,13 @@ luda_status luda__optim_check_parameters(const char *op, luda_tensor *const *par
         if (!parameters[i] || !luda__is_float(parameters[i]->dtype))
             status = luda__fail(LUDA_EDTYPE, "%s: entry %d of the list is not a floating tensor", op, i);
         else if (luda__overlaps_itself(parameters[i]))
-            status = luda__fail(LUDA_EINVAL, "%s: elements of entry %d share memory (expanded?); clone it first", op, i);
+            status = luda__fail(LUDA_EINVAL, "%s: elements of entry %d share memory (expanded?); clone it", op, i);
     }
     if (status == LUDA_OK) {
         qsort(sorted, (size_t)count, sizeof *sorted, compare_pointers);
         for (int i = 1; i < count && status == LUDA_OK; i++)
             if (sorted[i] == sorted[i - 1])
-                status = luda__fail(LUDA_EINVAL, "%s: parameter %llu is in the list twice; list shared parameters once", op,
+                status = luda__fail(LUDA_EINVAL, "%s: parameter %llu is in the list twice; list shared ones once", op,
                                     (unsigned long long)luda_tensor_id(sorted[i]));
     }
     free(sorted);
@@ -76,10 +76,11 @@ luda_status luda__optim_check_parameters(const char *op, luda_tensor *const *par
 /* --- One call for each device --- */
 
 /*
- * Copies the items (of `size` bytes, each beginning with a span) whose tensors lie on the device of the first that is not
- * taken yet. index says where each came from. Returns how many there are; 0 at the end.
+ * Copies the items (of `size` bytes, each beginning with a span) whose tensors lie on the device of the first that is
+ * not taken yet. index says where each came from. Returns how many there are; 0 at the end.
  */
-static int gather(const char *items, size_t size, luda_tensor *const *tensors, int count, uint8_t *taken, char *chosen, int *index)
+static int gather(const char *items, size_t size, luda_tensor *const *tensors, int count, uint8_t *taken, char *chosen,
+                  int *index)
 {
     int64_t start = 0;
     int found = 0;
@@ -98,10 +99,11 @@ static int gather(const char *items, size_t size, luda_tensor *const *tensors, i
 }
 
 /* What to do with the items of one device. */
-typedef luda_status (*part)(const luda_optim_kernels *kernels, const void *items, int count, const int *index, void *argument,
-                            void *stream, char *message);
+typedef luda_status (*part)(const luda_optim_kernels *kernels, const void *items, int count, const int *index,
+                            void *argument, void *stream, char *message);
 
-static luda_status each_device(const void *items, size_t size, luda_tensor *const *tensors, int count, part run, void *argument)
+static luda_status each_device(const void *items, size_t size, luda_tensor *const *tensors, int count, part run,
+                               void *argument)
 {
     char *chosen = malloc((size_t)count * (size + sizeof(int) + 1) + 1);
     char message[512] = "";
@@ -138,8 +140,8 @@ typedef struct squares_argument {
     double *sums, *part; /* of all; of one device */
 } squares_argument;
 
-static luda_status squares_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index, void *argument,
-                                void *stream, char *message)
+static luda_status squares_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index,
+                                void *argument, void *stream, char *message)
 {
     squares_argument *a = argument;
     LUDA_TRY(kernels->squares(items, count, a->scale, a->part, stream, message));
@@ -148,8 +150,8 @@ static luda_status squares_part(const luda_optim_kernels *kernels, const void *i
     return LUDA_OK;
 }
 
-static luda_status add_squares(const luda_optim_array *arrays, luda_tensor *const *tensors, int count, squares_argument *a,
-                               double *total)
+static luda_status add_squares(const luda_optim_array *arrays, luda_tensor *const *tensors, int count,
+                               squares_argument *a, double *total)
 {
     *total = 0;
     LUDA_TRY(each_device(arrays, sizeof *arrays, tensors, count, squares_part, a));
@@ -194,8 +196,8 @@ luda_optim_sum luda__optim_sum_item(luda_tensor *target, luda_tensor *source, do
                              .source_dtype = source->dtype, .alpha = alpha, .beta = beta, .limit = HUGE_VAL };
 }
 
-static luda_status sum_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index, void *argument,
-                            void *stream, char *message)
+static luda_status sum_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index,
+                            void *argument, void *stream, char *message)
 {
     return kernels->sum(items, count, stream, message);
 }
@@ -205,8 +207,8 @@ luda_status luda__optim_sum(luda_optim_sum *sums, luda_tensor *const *tensors, i
     return each_device(sums, sizeof *sums, tensors, count, sum_part, NULL);
 }
 
-static luda_status update_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index, void *argument,
-                               void *stream, char *message)
+static luda_status update_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index,
+                               void *argument, void *stream, char *message)
 {
     return kernels->step[*(const int *)argument](items, count, stream, message);
 }

@@ -1,6 +1,6 @@
 /*
- * The optimizer: an update of all parameters is one kernel call over a list. Everything that can fail happens before the
- * first element changes.
+ * The optimizer: an update of all parameters is one kernel call over a list. Everything that can fail happens before
+ * the first element changes.
  */
 #include "optimizer.h"
 
@@ -29,12 +29,14 @@ static luda_status check_settings(const luda_optim_settings *s)
 {
     double scale = s->gradient_scale;
     if (!(s->max_grad_norm >= 0) || !(s->clip_norm >= 0) || !(s->clip_value >= 0))
-        return luda__fail(LUDA_EINVAL, "optim: limits for clipping must be positive; max_grad_norm is %g, clip_norm %g, clip_value %g",
+        return luda__fail(LUDA_EINVAL, "optim: limits must be positive; max_grad_norm is %g, clip_norm %g, clip_value %g",
                           s->max_grad_norm, s->clip_norm, s->clip_value);
     if ((s->max_grad_norm > 0) + (s->clip_norm > 0) + (s->clip_value > 0) > 1)
-        return luda__fail(LUDA_EINVAL, "optim: two ways of clipping at once; choose max_grad_norm, clip_norm or clip_value");
+        return luda__fail(LUDA_EINVAL,
+                          "optim: two ways of clipping at once; choose max_grad_norm, clip_norm or clip_value");
     if (scale != 0 && !(scale > 0 && isfinite(scale) && isfinite(1 / scale)))
-        return luda__fail(LUDA_EINVAL, "optim: gradient_scale is %g, it must be positive and have a finite inverse", scale);
+        return luda__fail(LUDA_EINVAL, "optim: gradient_scale is %g, it must be positive and have a finite inverse",
+                          scale);
     return LUDA_OK;
 }
 
@@ -46,7 +48,8 @@ static luda_status check_groups(const int32_t *group, int count, int ngroups)
     return LUDA_OK;
 }
 
-static luda_status fill(luda_optim *optim, luda_tensor *const *parameters, const int32_t *group, const double *options, int ngroups)
+static luda_status fill(luda_optim *optim, luda_tensor *const *parameters, const int32_t *group, const double *options,
+                        int ngroups)
 {
     int width = 0;
 
@@ -56,8 +59,10 @@ static luda_status fill(luda_optim *optim, luda_tensor *const *parameters, const
     optim->groups = calloc((size_t)ngroups, sizeof *optim->groups);
     if (!optim->slots || !optim->groups)
         return luda__fail(LUDA_ENOMEM, "optim: no memory for %d parameters", optim->count);
-    for (int g = 0; g < ngroups; g++)
-        LUDA_TRY(luda__optim_hyper(optim->row, options ? options + (size_t)g * (size_t)width : NULL, &optim->groups[g]));
+    for (int g = 0; g < ngroups; g++) {
+        const double *values = options ? options + (size_t)g * (size_t)width : NULL;
+        LUDA_TRY(luda__optim_hyper(optim->row, values, &optim->groups[g]));
+    }
     for (int i = 0; i < optim->count; i++) {
         optim->slots[i].parameter = luda__retain(parameters[i]);
         optim->slots[i].group = group ? group[i] : 0;
@@ -65,8 +70,8 @@ static luda_status fill(luda_optim *optim, luda_tensor *const *parameters, const
     return LUDA_OK;
 }
 
-luda_status luda_optim_new(int kind, luda_tensor *const *parameters, int count, const int32_t *group, const double *options,
-                           int ngroups, const luda_optim_settings *settings, luda_optim **out)
+luda_status luda_optim_new(int kind, luda_tensor *const *parameters, int count, const int32_t *group,
+                           const double *options, int ngroups, const luda_optim_settings *settings, luda_optim **out)
 {
     const luda__optim_row *row = luda__optim_row_get(kind);
     luda_optim *optim;

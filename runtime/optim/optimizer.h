@@ -76,8 +76,10 @@ struct luda_optim {
 static inline bool luda__optim_uses(const luda_optim *optim, const luda__optim_slot *slot, int state)
 {
     if (state == MASTER)
-        return optim->settings.fp32_master && (slot->parameter->dtype == LUDA_F16 || slot->parameter->dtype == LUDA_BF16);
-    return optim->row->states[state].name && luda__optim_field(&optim->groups[slot->group], optim->row->states[state].offset) != 0;
+        return optim->settings.fp32_master &&
+               (slot->parameter->dtype == LUDA_F16 || slot->parameter->dtype == LUDA_BF16);
+    return optim->row->states[state].name &&
+           luda__optim_field(&optim->groups[slot->group], optim->row->states[state].offset) != 0;
 }
 
 /* States are double for f64 and float for all others. */

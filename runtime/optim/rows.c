@@ -42,7 +42,8 @@ const char *luda_optim_name(int kind)
 
 const luda_optim_option_info *luda_optim_option(int kind, int index)
 {
-    if (kind < 0 || kind >= LUDA_OPTIM_COUNT || index < 0 || index >= OPTIONS_MAX || !rows[kind].options[index].info.name)
+    if (kind < 0 || kind >= LUDA_OPTIM_COUNT || index < 0 || index >= OPTIONS_MAX ||
+        !rows[kind].options[index].info.name)
         return NULL;
     return &rows[kind].options[index].info;
 }

@@ -49,15 +49,18 @@ luda_status luda_optim_check_state(const luda_optim *optim, int parameter, int s
     char wanted[128], got[128];
 
     if (!name)
-        return luda__fail(LUDA_EINDEX, "%s: there is no state %d of the parameter at %d", optim->row->name, state, parameter);
+        return luda__fail(LUDA_EINDEX, "%s: there is no state %d of the parameter at %d", optim->row->name, state,
+                          parameter);
     luda_tensor *p = optim->slots[parameter].parameter;
     if (!luda__optim_same_shape(tensor, p))
-        return luda__fail(LUDA_EMISMATCH, "%s: %s of the parameter at %d has shape %s, the parameter %s", optim->row->name, name,
-                          parameter, luda__shape_text(tensor->ndim, tensor->shape, got, sizeof got),
+        return luda__fail(LUDA_EMISMATCH, "%s: %s of the parameter at %d has shape %s, the parameter %s",
+                          optim->row->name, name, parameter,
+                          luda__shape_text(tensor->ndim, tensor->shape, got, sizeof got),
                           luda__shape_text(p->ndim, p->shape, wanted, sizeof wanted));
     if (tensor->dtype != (int)luda__optim_compute(p))
-        return luda__fail(LUDA_EMISMATCH, "%s: %s of the parameter at %d is %s, it must be %s", optim->row->name, name, parameter,
-                          luda_dtype_name((luda_dtype)tensor->dtype), luda_dtype_name(luda__optim_compute(p)));
+        return luda__fail(LUDA_EMISMATCH, "%s: %s of the parameter at %d is %s, it must be %s", optim->row->name, name,
+                          parameter, luda_dtype_name((luda_dtype)tensor->dtype),
+                          luda_dtype_name(luda__optim_compute(p)));
     return LUDA_OK;
 }
 
@@ -82,7 +85,8 @@ luda_status luda_optim_set_steps(luda_optim *optim, int parameter, int64_t steps
 {
     luda__optim_slot *slot = slot_at(optim, parameter);
     if (!slot)
-        return luda__fail(LUDA_EINDEX, "%s: there is no parameter at %d of %d", optim->row->name, parameter, optim->count);
+        return luda__fail(LUDA_EINDEX, "%s: there is no parameter at %d of %d", optim->row->name, parameter,
+                          optim->count);
     if (steps < 0)
         return luda__fail(LUDA_EINVAL, "%s: a step count of %lld", optim->row->name, (long long)steps);
     for (int state = 0; steps == 0 && state < LUDA_OPTIM_MAX_STATES; state++) {

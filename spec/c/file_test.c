@@ -1,6 +1,6 @@
 /*
- * Tensor files: every dtype and layout comes back, equal content gives equal bytes, no damage of any single bit or at any
- * length loads, hostile headers are refused, failures leave the old file.
+ * Tensor files: every dtype and layout comes back, equal content gives equal bytes, no damage of any single bit or at
+ * any length loads, hostile headers are refused, failures leave the old file.
  */
 
 #include "check.h"
@@ -113,7 +113,8 @@ static void every_dtype_comes_back(void)
         EXPECT(luda_file_dtype(file, at) == d && luda_file_ndim(file, at) == 2);
         EXPECT(luda_file_shape(file, at)[0] == 2 && luda_file_shape(file, at)[1] == 3);
         EXPECT_OK(luda_file_read(file, at, &back));
-        EXPECT(memcmp(luda_tensor_data(back), luda_tensor_data(entries[d].tensor), 6 * (size_t)luda_dtype_size((luda_dtype)d)) == 0);
+        EXPECT(memcmp(luda_tensor_data(back), luda_tensor_data(entries[d].tensor),
+                      6 * (size_t)luda_dtype_size((luda_dtype)d)) == 0);
         luda_tensor_release(back);
         luda_tensor_release(entries[d].tensor);
     }
@@ -195,7 +196,8 @@ static void equal_content_gives_equal_bytes(void)
     EXPECT(length % 8 == 0);
     EXPECT_OK(luda_file_open(path, &file));
     EXPECT(strcmp(luda_file_metadata(file, "alpha"), values[1]) == 0);
-    EXPECT(strcmp(luda_file_metadata_key(file, 0), "alpha") == 0 && strcmp(luda_file_metadata_key(file, 1), "beta") == 0);
+    EXPECT(strcmp(luda_file_metadata_key(file, 0), "alpha") == 0 &&
+           strcmp(luda_file_metadata_key(file, 1), "beta") == 0);
     EXPECT(luda_file_metadata_key(file, 2) == NULL && luda_file_metadata(file, "gamma") == NULL);
     EXPECT(luda_file_checksum(file) >= 0);
     luda_file_close(file);
@@ -246,10 +248,11 @@ static void foreign_files_load(void)
     luda_file *file = NULL;
     luda_tensor *x = NULL;
 
-    write_foreign("{\"w\":{\"shape\":[2,2],\"dtype\":\"U8\",\"data_offsets\":[4,8]}, \"__metadata__\":{\"format\":\"pt\"},\n"
-                  " \"v\" : {\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[0,4]},"
-                  "\"none\":{\"dtype\":\"F32\",\"shape\":[0,9223372036854775807],\"data_offsets\":[4,4]}}   ",
-                  8);
+    write_foreign(
+        "{\"w\":{\"shape\":[2,2],\"dtype\":\"U8\",\"data_offsets\":[4,8]}, \"__metadata__\":{\"format\":\"pt\"},\n"
+        " \"v\" : {\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[0,4]},"
+        "\"none\":{\"dtype\":\"F32\",\"shape\":[0,9223372036854775807],\"data_offsets\":[4,4]}}   ",
+        8);
     EXPECT_OK(luda_file_open(path, &file));
     EXPECT(luda_file_count(file) == 3 && luda_file_checksum(file) == -1);
     EXPECT(strcmp(luda_file_metadata(file, "format"), "pt") == 0);
@@ -280,18 +283,19 @@ static void hostile_headers_are_refused(void)
     static const struct { const char *shape, *offsets; } bad[] = {
         { "[2]", "[0,7]" }, { "[2]", "[0,9]" }, { "[2]", "[0,16]" }, { "[2]", "[8,0]" }, { "[2]", "[-8,0]" },
         { "[2]", "[1,8]" }, { "[3]", "[0,8]" }, { "[-2]", "[0,8]" }, { "[-1,-2]", "[0,8]" }, { "[2.0]", "[0,8]" },
-        { "[2]", "[0,8.0]" }, { "[2]", "[0]" }, { "[2]", "[0,8,8]" }, { "[2]", "8" }, { "2", "[0,8]" }, { "null", "[0,8]" },
-        { "[[2]]", "[0,8]" }, { "[\"2\"]", "[0,8]" }, { "[4611686018427387904,2]", "[0,8]" },
-        { "[4294967296,4294967296,2]", "[0,8]" }, { "[2]", "[0,9223372036854775808]" }, { "[2]", "[9223372036854775800,8]" },
-        { "[2147483648]", "[0,8]" }, { "[0]", "[0,8]" }, { "[]", "[0,8]" }, { "[2],\"shape\":[2]", "[0,8]" },
+        { "[2]", "[0,8.0]" }, { "[2]", "[0]" }, { "[2]", "[0,8,8]" }, { "[2]", "8" }, { "2", "[0,8]" },
+        { "null", "[0,8]" }, { "[[2]]", "[0,8]" }, { "[\"2\"]", "[0,8]" }, { "[4611686018427387904,2]", "[0,8]" },
+        { "[4294967296,4294967296,2]", "[0,8]" }, { "[2]", "[0,9223372036854775808]" },
+        { "[2]", "[9223372036854775800,8]" }, { "[2147483648]", "[0,8]" }, { "[0]", "[0,8]" }, { "[]", "[0,8]" },
+        { "[2],\"shape\":[2]", "[0,8]" },
+    };
+    /* beside "a" of bytes 0 to 4: overlap, gap, the same bytes, the same name */
+    static const struct { const char *name, *shape, *offsets; } second[] = {
+        { "b", "[5]", "[3,8]" }, { "b", "[3]", "[5,8]" }, { "b", "[4]", "[0,4]" }, { "a", "[4]", "[4,8]" },
     };
     static const char *const headers[] = {
-        "", " ", "[]", "1", "\"a\"", "{", "{\"t\":1}", "{\"t\":null}", "{\"t\":{}}", "{\"__metadata__\":1}", "{\"__metadata__\":{\"a\":1}}",
-        "{\"__metadata__\":{\"luda.format\":\"1\"}}", "{} {}",
-        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[3,8]}}",
-        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[5,8]}}",
-        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
-        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}",
+        "", " ", "[]", "1", "\"a\"", "{", "{\"t\":1}", "{\"t\":null}", "{\"t\":{}}", "{\"__metadata__\":1}",
+        "{\"__metadata__\":{\"a\":1}}", "{\"__metadata__\":{\"luda.format\":\"1\"}}", "{} {}",
     };
     char deep[3000];
 
@@ -303,6 +307,14 @@ static void hostile_headers_are_refused(void)
     EXPECT_STATUS(LUDA_ENOTSUP, load_entry("\"F32\"", "[1,1,1,1,1,1,1,1,2]", "[0,8]"));
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         write_foreign(headers[i], 8);
+        EXPECT_STATUS(LUDA_ECORRUPT, load_all(path));
+    }
+    for (size_t i = 0; i < sizeof second / sizeof *second; i++) {
+        char header[512];
+        snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                 "\"%s\":{\"dtype\":\"U8\",\"shape\":%s,\"data_offsets\":%s}}", second[i].name, second[i].shape,
+                 second[i].offsets);
+        write_foreign(header, 8);
         EXPECT_STATUS(LUDA_ECORRUPT, load_all(path));
     }
     strcpy(deep, "{\"a\":");

@@ -159,10 +159,10 @@ end
 
 -- Hooks.
 
----@class luda.autograd.Hook
-local Hook = class("luda.autograd.Hook")
+--- What a hook's tag stands for. It must not hold the tensor, whose node keeps the tag alive.
+local HookCall = class("luda.autograd.HookCall")
 
-function Hook:run(walk)
+function HookCall:run(walk)
   if not self.fn then
     return
   end
@@ -176,18 +176,20 @@ function Hook:run(walk)
   lib.check(C.luda_walk_give(walk, 0, pointer(replacement)))
 end
 
+---@class luda.autograd.Hook
+local Hook = class("luda.autograd.Hook")
+
 --- Takes the hook away; twice is harmless.
 function Hook:remove()
-  if self.fn then
-    self.fn = nil
-    if C.luda_handle_alive(context, self.tensor.handle) ~= 0 then
-      lib.check(C.luda_hook_remove(pointer(self.tensor), self.tag))
-    end
-    self.tensor = nil
+  self.call.fn = nil
+  if self.tensor and C.luda_handle_alive(context, self.tensor.handle) ~= 0 then
+    lib.check(C.luda_hook_remove(pointer(self.tensor), self.tag))
   end
+  self.tensor = nil
 end
 
 --- Calls fn(gradient) when the gradient of a tracked tensor is ready; a tensor that it returns takes the gradient's place.
+-- A function that refers to the tensor itself keeps it alive until the hook is removed.
 ---@param tensor luda.Tensor
 ---@param fn fun(gradient: luda.Tensor): luda.Tensor?
 ---@return luda.autograd.Hook with :remove()
@@ -195,15 +197,15 @@ function M.register_hook(tensor, fn)
   if type(fn) ~= "function" then
     errors.raise("invalid", "register_hook: expected a function, got %s", args.describe(fn))
   end
-  local hook = setmetatable({ fn = fn, tensor = tensor }, Hook)
-  hook.tag = tags.new(hook)
+  local call = setmetatable({ fn = fn }, HookCall)
+  local tag = tags.new(call)
   C.luda_context_use(context)
-  local status = C.luda_hook_add(pointer(tensor), hook.tag)
+  local status = C.luda_hook_add(pointer(tensor), tag)
   if status ~= 0 then
-    tags.forget(hook.tag)
+    tags.forget(tag)
     lib.check(status)
   end
-  return hook
+  return setmetatable({ call = call, tensor = tensor, tag = tag }, Hook)
 end
 
 return M

@@ -1,0 +1,296 @@
+--- A communicator: the same calls, in the same order, on every rank.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local class = require "luda.class"
+local create = require "luda.create"
+local errors = require "luda.error"
+local memory = require "luda.memory"
+local scope = require "luda.scope"
+local tensors = require "luda.tensor"
+
+local ffi, C, context = lib.ffi, lib.C, lib.context
+
+---@class luda.Comm
+---@field rank integer from 0
+---@field size integer
+---@field local_rank integer rank among those of this host
+---@field node integer
+---@field device string
+---@field transport string
+local Comm = class("luda.Comm")
+
+local WORDS = { timeout = args.absent, algorithm = args.absent }
+
+local function with(...)
+  local known = {}
+  for name, value in pairs(WORDS) do
+    known[name] = value
+  end
+  for _, name in ipairs { ... } do
+    known[name] = args.absent
+  end
+  return known
+end
+
+local PLAIN, ALONG, TAGGED = with(), with("dim"), with("tag")
+
+--- Takes over a reference to a communicator.
+---@param pointer any luda_comm*
+---@param place? {local_rank: integer?, node: integer?, device: string?}
+function Comm:init(pointer, place)
+  place = place or {}
+  self.pointer = ffi.gc(pointer, C.luda_comm_release)
+  self.rank, self.size = C.luda_comm_rank(pointer), C.luda_comm_size(pointer)
+  self.transport = ffi.string(C.luda_comm_transport(pointer))
+  self.local_rank, self.node = place.local_rank or self.rank, place.node or 0
+  self.device = place.device or "cpu"
+  self.options = ffi.new("luda_comm_options")
+end
+
+--- Raises the last failure with the ranks to blame and, after a mismatch, what each rank asked for.
+local function fail(self, status)
+  local ranks = ffi.new("int32_t[?]", self.size)
+  local culprits = {}
+  for i = 0, C.luda_comm_culprits(self.pointer, ranks, self.size) - 1 do
+    culprits[i + 1] = ranks[i]
+  end
+  local detail = {}
+  local rank = ffi.new("int32_t[1]")
+  for i = 0, self.size - 1 do
+    local text = C.luda_comm_failure(self.pointer, i, rank)
+    if text == nil then
+      break
+    end
+    detail[i + 1] = { rank = rank[0], asked = ffi.string(text) }
+  end
+  local field = C.luda_comm_difference(self.pointer)
+  if field ~= nil then
+    detail.field = ffi.string(field)
+  end
+  lib.raise(status, { rank = self.rank, culprits = culprits, detail = next(detail) and detail or nil })
+end
+
+local function check(self, status)
+  if status ~= 0 then
+    fail(self, status)
+  end
+end
+
+--- The C options of one call; names that `known` lacks raise.
+local function call_options(self, op, given, known)
+  local options = self.options
+  ffi.fill(options, ffi.sizeof(options))
+  options.size = ffi.sizeof(options)
+  self.site = errors.where() -- lent to C until the call returns
+  options.site = self.site
+  if given then
+    given = args.options(op, given, known)
+    if given.algorithm then
+      options.algorithm = C.luda_algorithm_from_name(given.algorithm)
+      if options.algorithm < 0 then
+        errors.raise("invalid", "%s: there is no algorithm '%s'; direct, ring and auto are known", op, tostring(given.algorithm))
+      end
+    end
+    options.timeout = given.timeout and args.number(op, "the timeout", given.timeout) or 0
+    options.tag = given.tag and args.integer(op, "the tag", given.tag) or 0
+  end
+  options.dim = args.dimension(op, "dim", given and given.dim or 1)
+  C.luda_context_use(context)
+  return options
+end
+
+local function reduction(op, name)
+  local number = C.luda_reduction_from_name(tostring(name))
+  if number < 0 then
+    errors.raise("invalid", "%s: there is no reduction '%s'; sum, mean, min, max, prod, and, or, xor are known", op, tostring(name))
+  end
+  return number
+end
+
+local function tensor_pointer(op, tensor)
+  if not tensors.is_tensor(tensor) then
+    errors.raise("invalid", "%s: a tensor is needed, not %s", op, args.describe(tensor))
+  end
+  return memory.pointer(tensor)
+end
+
+local function result(self, status, out)
+  check(self, status)
+  if out[0] ~= nil then
+    return memory.adopt(out[0])
+  end
+end
+
+local function open(self, op)
+  if not self.pointer then
+    errors.raise("closed", "%s: the communicator was closed", op)
+  end
+  return self.pointer
+end
+
+local function root_rank(self, op, root)
+  root = args.integer(op, "the root", root or 0)
+  if root < 0 or root >= self.size then
+    errors.raise("index", "%s: rank %d does not exist; ranks are 0 to %d", op, root, self.size - 1)
+  end
+  return root
+end
+
+--- The reduction of all ranks' tensors; differentiable.
+---@param tensor luda.Tensor
+---@param op string "sum" "mean" "min" "max" "prod" "and" "or" "xor"
+---@param options? {algorithm: string?, timeout: number?}
+---@return luda.Tensor
+function Comm:all_reduce(tensor, op, options)
+  local pointer, out = open(self, "all_reduce"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "all_reduce", options, PLAIN)
+  return result(self, C.luda_comm_all_reduce(pointer, tensor_pointer("all_reduce", tensor), reduction("all_reduce", op), settings,
+    out), out)
+end
+
+--- The same in place.
+function Comm:all_reduce_(tensor, op, options)
+  local settings = call_options(self, "all_reduce_", options, PLAIN)
+  check(self, C.luda_comm_all_reduce_into(open(self, "all_reduce_"), tensor_pointer("all_reduce_", tensor),
+    reduction("all_reduce_", op), settings))
+  return tensor
+end
+
+--- The root's tensor on every rank. Others pass a placeholder of the same shape and dtype, or nil.
+---@param tensor? luda.Tensor
+---@param root? integer
+function Comm:broadcast(tensor, root, options)
+  local pointer, out = open(self, "broadcast"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "broadcast", options, PLAIN)
+  local given = tensor and tensor_pointer("broadcast", tensor) or nil
+  return result(self, C.luda_comm_broadcast(pointer, given, root_rank(self, "broadcast", root), settings, out), out)
+end
+
+--- The reduction at the root; nil elsewhere.
+function Comm:reduce(tensor, op, root, options)
+  local pointer, out = open(self, "reduce"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "reduce", options, PLAIN)
+  return result(self, C.luda_comm_reduce(pointer, tensor_pointer("reduce", tensor), reduction("reduce", op),
+    root_rank(self, "reduce", root), settings, out), out)
+end
+
+--- All ranks' tensors joined in rank order along a dimension; differentiable.
+function Comm:all_gather(tensor, options)
+  local pointer, out = open(self, "all_gather"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "all_gather", options, ALONG)
+  return result(self, C.luda_comm_all_gather(pointer, tensor_pointer("all_gather", tensor), settings, out), out)
+end
+
+--- Rank r's slice of the reduction along a dimension; differentiable.
+function Comm:reduce_scatter(tensor, op, options)
+  local pointer, out = open(self, "reduce_scatter"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "reduce_scatter", options, ALONG)
+  return result(self, C.luda_comm_reduce_scatter(pointer, tensor_pointer("reduce_scatter", tensor),
+    reduction("reduce_scatter", op), settings, out), out)
+end
+
+--- All tensors joined at the root; nil elsewhere.
+function Comm:gather(tensor, root, options)
+  local pointer, out = open(self, "gather"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "gather", options, ALONG)
+  return result(self, C.luda_comm_gather(pointer, tensor_pointer("gather", tensor), root_rank(self, "gather", root), settings,
+    out), out)
+end
+
+--- Rank r's slice of the root's tensor; other ranks pass nil.
+function Comm:scatter(tensor, root, options)
+  local pointer, out = open(self, "scatter"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "scatter", options, ALONG)
+  local given = tensor and tensor_pointer("scatter", tensor) or nil
+  return result(self, C.luda_comm_scatter(pointer, given, root_rank(self, "scatter", root), settings, out), out)
+end
+
+--- Slice q of rank r becomes slice r of rank q.
+function Comm:all_to_all(tensor, options)
+  local pointer, out = open(self, "all_to_all"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "all_to_all", options, ALONG)
+  return result(self, C.luda_comm_all_to_all(pointer, tensor_pointer("all_to_all", tensor), settings, out), out)
+end
+
+--- Returns before the receiver asks.
+function Comm:send(tensor, to, options)
+  local settings = call_options(self, "send", options, TAGGED)
+  check(self, C.luda_comm_send(open(self, "send"), tensor_pointer("send", tensor), root_rank(self, "send", to), settings))
+end
+
+--- Shape and dtype come with the tensor.
+function Comm:recv(from, options)
+  local pointer, out = open(self, "recv"), ffi.new("luda_tensor *[1]")
+  local settings = call_options(self, "recv", options, TAGGED)
+  return result(self, C.luda_comm_recv(pointer, root_rank(self, "recv", from), settings, out), out)
+end
+
+--- Returns when all ranks have called it.
+function Comm:barrier(options)
+  check(self, C.luda_comm_barrier(open(self, "barrier"), call_options(self, "barrier", options, PLAIN)))
+end
+
+--- Every pending and later call of every rank fails with this text.
+function Comm:abort(text)
+  C.luda_comm_abort(open(self, "abort"), tostring(text or "aborted"))
+end
+
+--- Leaves; ranks that wait for this one learn of it. Twice is harmless.
+function Comm:close()
+  if self.pointer then
+    C.luda_comm_close(self.pointer)
+    C.luda_comm_release(ffi.gc(self.pointer, nil))
+    self.pointer = nil
+  end
+end
+
+local STATES = { [0] = "queued", "running", "done", "failed" }
+
+--- The last calls, oldest first.
+---@return {seq: integer, op: string, dtype: string?, shape: integer[]?, bytes: integer, state: string, started: number,
+---finished: number, site: string}[]
+function Comm:flight_record()
+  local rows, flight = {}, ffi.new("luda_flight")
+  for i = 0, C.luda_comm_flights(open(self, "flight_record")) - 1 do
+    check(self, C.luda_comm_flight(self.pointer, i, flight))
+    local shape = flight.ndim >= 0 and {} or nil
+    for d = 1, flight.ndim do
+      shape[d] = tonumber(flight.shape[d - 1])
+    end
+    rows[#rows + 1] = {
+      seq = tonumber(flight.sequence), op = ffi.string(flight.operation), shape = shape, bytes = tonumber(flight.bytes),
+      dtype = flight.dtype >= 0 and args.dtype_names[flight.dtype] or nil, state = STATES[flight.state],
+      started = flight.started, finished = flight.finished, site = ffi.string(flight.site),
+    }
+  end
+  return rows
+end
+
+local function bytes(text)
+  local tensor = create.empty({ #text }, { dtype = "u8" })
+  ffi.copy(tensor:data(), text, #text)
+  return tensor
+end
+
+--- One string from each rank, in rank order, on every rank.
+---@param text string
+---@return string[]
+function Comm:exchange(text)
+  return scope.scope(function()
+    local length = self:all_gather(create.tensor({ #text }, { dtype = "i64" })):totable()
+    local longest = math.max(1, unpack(length))
+    local all = self:all_gather(bytes(text .. ("\0"):rep(longest - #text)))
+    local texts = {}
+    for rank = 1, self.size do
+      texts[rank] = ffi.string(all:data() + (rank - 1) * longest, length[rank])
+    end
+    return texts
+  end)
+end
+
+function Comm:__tostring()
+  return ("luda.Comm(rank %d of %d, %s)"):format(self.rank, self.size, self.transport)
+end
+
+return Comm

@@ -1,0 +1,90 @@
+--- Collectives: joining a group of ranks, rank threads, replicated training.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local errors = require "luda.error"
+local Comm = require "luda.dist.comm"
+
+local ffi, C = lib.ffi, lib.C
+
+local M = { Comm = Comm }
+
+--- Where rank, size and addresses stand, by launcher. The first whose rank variable is set counts.
+local LAUNCHERS = {
+  { name = "luda run", rank = "LUDA_RANK", size = "LUDA_WORLD_SIZE", local_rank = "LUDA_LOCAL_RANK", node = "LUDA_NODE" },
+  { name = "torchrun", rank = "RANK", size = "WORLD_SIZE", local_rank = "LOCAL_RANK", node = "GROUP_RANK" },
+  { name = "mpirun", rank = "OMPI_COMM_WORLD_RANK", size = "OMPI_COMM_WORLD_SIZE", local_rank = "OMPI_COMM_WORLD_LOCAL_RANK" },
+  { name = "srun", rank = "SLURM_PROCID", size = "SLURM_NTASKS", local_rank = "SLURM_LOCALID", node = "SLURM_NODEID" },
+}
+
+local function number_of(variable, needed_by)
+  local text = variable and os.getenv(variable)
+  local value = tonumber(text)
+  if not value and needed_by then
+    errors.raise("invalid", "init: %s was started by %s, but %s is %s", "this rank", needed_by, variable,
+      text and "'" .. text .. "'" or "not set")
+  end
+  return value
+end
+
+local function from_environment()
+  for _, launcher in ipairs(LAUNCHERS) do
+    if os.getenv(launcher.rank) then
+      return {
+        launcher = launcher.name,
+        rank = number_of(launcher.rank, launcher.name),
+        size = number_of(launcher.size, launcher.name),
+        local_rank = number_of(launcher.local_rank),
+        node = number_of(launcher.node),
+      }
+    end
+  end
+  return { rank = 0, size = 1 }
+end
+
+--- Sets the fields of a fresh luda_comm_options.
+local function comm_options(timeout)
+  local options = ffi.new("luda_comm_options")
+  options.size = ffi.sizeof(options)
+  options.timeout = timeout or 0
+  return options
+end
+
+local function alone(timeout, place)
+  local out = ffi.new("luda_comm *[1]")
+  lib.check(C.luda_comm_new_local_group(1, comm_options(timeout), out))
+  return Comm(out[0], place)
+end
+
+--- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one.
+---@param options? {timeout: number?, device: string?}
+---@return luda.Comm
+function M.init(options)
+  options = args.options("init", options, { timeout = 300, device = args.absent })
+  local ours = debug.getregistry()["luda.dist.thread"]
+  if ours then
+    return ours
+  end
+  local place = from_environment()
+  place.device = options.device or os.getenv("LUDA_DEVICE") or "cpu"
+  if place.size == 1 then
+    return alone(options.timeout, place)
+  end
+  return require("luda.dist.rendezvous").join(place, options.timeout)
+end
+
+local LAZY = {
+  spawn = "luda.dist.spawn", DataParallel = "luda.dist.parallel", record = "luda.dist.record",
+  rendezvous = "luda.dist.rendezvous", connect = "luda.dist.rendezvous",
+}
+
+return setmetatable(M, {
+  __index = function(self, name)
+    local module = LAZY[name]
+    if module then
+      local loaded = require(module)
+      self[name] = type(loaded) == "table" and loaded[name] or loaded
+      return rawget(self, name)
+    end
+  end,
+})

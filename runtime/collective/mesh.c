@@ -1,0 +1,291 @@
+/* The transport `tcp` over a mesh of connections: what the main thread asks of the network thread. */
+#include "mesh.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- Life, on the network thread --- */
+
+static void free_mesh(luda_mesh *mesh)
+{
+    luda_board_release(mesh->board);
+    free(mesh->links);
+    free(mesh);
+}
+
+void luda__mesh_handle_closed(uv_handle_t *handle)
+{
+    luda_mesh *mesh = handle->data;
+    if (--mesh->handles == 0)
+        free_mesh(mesh);
+}
+
+typedef struct opening {
+    luda_mesh *mesh;
+    luda_status status;
+    char text[256];
+} opening;
+
+static luda_status open_link(luda_link *link, uv_loop_t *loop)
+{
+    luda_status status = LUDA_OK;
+    uv_timer_init(loop, &link->grace);
+    link->grace.data = link->mesh;
+    link->mesh->handles++;
+    for (int i = 0; i < LUDA_CHANNELS && status == LUDA_OK; i++)
+        status = luda__channel_open(&link->channels[i], loop);
+    return status;
+}
+
+static void open_mesh(void *arg, uv_loop_t *loop)
+{
+    opening *o = arg;
+    luda_mesh *mesh = o->mesh;
+    uv_timer_init(loop, &mesh->linger);
+    mesh->linger.data = mesh;
+    mesh->handles++;
+    for (int r = 0; r < mesh->size; r++)
+        if (r != mesh->rank) {
+            luda_status status = open_link(&mesh->links[r], loop);
+            o->status = o->status == LUDA_OK ? status : o->status;
+        }
+    if (o->status != LUDA_OK)
+        strncpy(o->text, luda_last_error(), sizeof o->text - 1);
+}
+
+static void drop_links(luda_mesh *mesh)
+{
+    for (int r = 0; r < mesh->size; r++)
+        if (r != mesh->rank)
+            luda__link_lost(&mesh->links[r], true, NULL);
+    luda__mesh_link_ended(mesh);
+}
+
+void luda__mesh_link_ended(luda_mesh *mesh)
+{
+    for (int r = 0; r < mesh->size; r++)
+        if (r != mesh->rank && !mesh->links[r].lost)
+            return;
+    if (mesh->released && !uv_is_closing((uv_handle_t *)&mesh->linger))
+        uv_close((uv_handle_t *)&mesh->linger, luda__mesh_handle_closed);
+}
+
+static void on_linger(uv_timer_t *timer)
+{
+    drop_links(timer->data);
+}
+
+/* The others read to the end and close; who does not is left behind. */
+static void release_mesh(void *arg, uv_loop_t *loop)
+{
+    enum { LINGER_MS = 1000 };
+    luda_mesh *mesh = arg;
+    mesh->released = true;
+    for (int r = 0; r < mesh->size; r++)
+        for (int i = 0; i < LUDA_CHANNELS; i++)
+            if (mesh->links[r].channels[i].open)
+                shutdown(mesh->links[r].channels[i].fd, SHUT_WR);
+    uv_timer_start(&mesh->linger, on_linger, LINGER_MS, 0);
+    luda__mesh_link_ended(mesh);
+}
+
+/* --- Frames from the main thread --- */
+
+static void run_send(luda_task *task, uv_loop_t *loop)
+{
+    luda__channel_send((luda_outgoing *)task);
+}
+
+static luda_status post_frame(luda_mesh *mesh, int to, int channel, const luda_frame *frame, const void *data, bool copy)
+{
+    luda_outgoing *o = calloc(1, sizeof *o);
+    luda_status status;
+    if (!o || (copy && frame->payload > 0 && !(o->owned = malloc(frame->payload)))) {
+        free(o);
+        return luda__fail(LUDA_ENOMEM, "network: no memory for a message");
+    }
+    if (o->owned)
+        memcpy(o->owned, data, frame->payload);
+    o->task.run = run_send;
+    o->channel = &mesh->links[to].channels[channel];
+    o->data = o->owned ? o->owned : data;
+    o->bytes = frame->payload;
+    o->counted = !copy;
+    luda__frame_write(frame, o->header);
+    status = luda__loop_post(&o->task);
+    if (status != LUDA_OK)
+        luda__outgoing_free(o);
+    return status;
+}
+
+static luda_status post_to_all(luda_mesh *mesh, int channel, const luda_frame *frame, const void *data)
+{
+    luda_status status = LUDA_OK;
+    for (int r = 0; r < mesh->size; r++)
+        if (r != mesh->rank) {
+            luda_status one = post_frame(mesh, r, channel, frame, data, true);
+            status = status == LUDA_OK ? one : status;
+        }
+    return status;
+}
+
+/* --- The transport --- */
+
+static luda_status mesh_announce(void *state, const luda_announcement *a)
+{
+    uint8_t bytes[LUDA_ANNOUNCE_BYTES];
+    luda_frame frame = { .kind = LUDA_FRAME_ANNOUNCE, .payload = sizeof bytes, .sequence = a->sequence, .hash = a->hash };
+    luda__announcement_write(a, bytes);
+    return post_to_all(state, LUDA_CHANNEL_CONTROL, &frame, bytes);
+}
+
+static void mesh_fail(void *state, uint64_t sequence, const luda_comm_fault *fault)
+{
+    uint8_t bytes[LUDA_FAULT_BYTES];
+    luda_frame frame = { .kind = LUDA_FRAME_FAULT, .payload = sizeof bytes, .sequence = sequence };
+    luda__fault_write(fault, bytes);
+    post_to_all(state, LUDA_CHANNEL_CONTROL, &frame, bytes);
+}
+
+static void mesh_query(void *state)
+{
+    post_to_all(state, LUDA_CHANNEL_CONTROL, &(luda_frame){ .kind = LUDA_FRAME_QUERY }, NULL);
+}
+
+static luda_status mesh_send(void *state, int to, luda_slot_name slot, const void *data, size_t bytes)
+{
+    luda_frame frame = { .kind = LUDA_FRAME_DATA, .payload = bytes, .sequence = slot.sequence, .step = slot.step, .slot = slot.kind };
+    return post_frame(state, to, LUDA_CHANNEL_DATA, &frame, data, slot.kind == LUDA_SLOT_MESSAGE);
+}
+
+/* A frame that is partly out must be finished, from a copy. */
+static luda_outgoing *withdraw_frame(luda_outgoing *o)
+{
+    luda_outgoing *next = o->next;
+    uint64_t skip;
+    if (!o->counted)
+        return o;
+    if (o->sent == 0) {
+        luda__outgoing_free(o);
+        return next;
+    }
+    skip = o->sent < LUDA_FRAME_BYTES ? 0 : o->sent - LUDA_FRAME_BYTES;
+    o->owned = malloc(o->bytes - skip);
+    if (o->owned)
+        memcpy(o->owned, o->data + skip, o->bytes - skip);
+    o->data = o->owned;
+    o->bytes -= skip;
+    o->sent -= skip;
+    o->counted = false;
+    return o;
+}
+
+static void run_withdraw(void *arg, uv_loop_t *loop)
+{
+    luda_mesh *mesh = arg;
+    for (int r = 0; r < mesh->size; r++) {
+        luda_channel *c = &mesh->links[r].channels[LUDA_CHANNEL_DATA];
+        luda_outgoing *kept = NULL, *last = NULL;
+        for (luda_outgoing *o = c->first; o;) {
+            luda_outgoing *next = o->next, *left = withdraw_frame(o);
+            if (left == o) {
+                o->next = NULL;
+                if (last)
+                    last->next = o;
+                else
+                    kept = o;
+                last = o;
+            }
+            o = next;
+        }
+        c->first = kept;
+        c->last = last;
+        if (kept && !kept->data && kept->bytes > 0)
+            luda__link_lost(&mesh->links[r], false, "is cut off: no memory for what was on its way");
+    }
+}
+
+static void mesh_withdraw(void *state)
+{
+    luda__loop_call(run_withdraw, state);
+}
+
+typedef struct pending {
+    luda_mesh *mesh;
+    bool any;
+} pending;
+
+static void run_pending(void *arg, uv_loop_t *loop)
+{
+    pending *p = arg;
+    p->any = false;
+    for (int r = 0; r < p->mesh->size; r++)
+        for (int i = 0; i < LUDA_CHANNELS; i++)
+            p->any |= p->mesh->links[r].channels[i].first != NULL;
+}
+
+/* The process may end right after: what was sent should be out. A rank that reads nothing is not waited for long. */
+static void mesh_close(void *state)
+{
+    luda_mesh *mesh = state;
+    pending p = { mesh, true };
+    luda_frame frame = { .kind = LUDA_FRAME_LEAVE };
+    double end = luda__now() + 1;
+    for (int i = 0; i < LUDA_CHANNELS; i++)
+        post_to_all(mesh, i, &frame, NULL);
+    while (p.any && luda__now() < end && luda__loop_call(run_pending, &p) == LUDA_OK)
+        if (p.any)
+            usleep(1000);
+}
+
+static void mesh_release(void *state)
+{
+    luda__loop_call(release_mesh, state);
+}
+
+static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
+{
+    luda_mesh *mesh = calloc(1, sizeof *mesh);
+    if (!mesh || !(mesh->links = calloc((size_t)size, sizeof *mesh->links)) || luda_board_new(size, rank, &mesh->board) != LUDA_OK) {
+        if (mesh)
+            free(mesh->links);
+        free(mesh);
+        return NULL;
+    }
+    mesh->rank = rank;
+    mesh->size = size;
+    for (int r = 0; r < size; r++) {
+        mesh->links[r].mesh = mesh;
+        mesh->links[r].rank = r;
+        for (int i = 0; i < LUDA_CHANNELS; i++) {
+            mesh->links[r].channels[i].link = &mesh->links[r];
+            mesh->links[r].channels[i].fd = sockets[r][i];
+        }
+    }
+    return mesh;
+}
+
+luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options, luda_comm **out)
+{
+    luda_transport transport = { .size = sizeof transport, .name = "tcp", .announce = mesh_announce, .fail = mesh_fail,
+                                 .query = mesh_query, .send = mesh_send, .withdraw = mesh_withdraw, .close = mesh_close,
+                                 .release = mesh_release };
+    luda_mesh *mesh = new_mesh(rank, size, sockets);
+    opening o = { .mesh = mesh };
+    luda_status status = mesh ? luda__loop_call(open_mesh, &o) : luda__fail(LUDA_ENOMEM, "network: no memory for %d ranks", size);
+    if (status != LUDA_OK) {
+        for (int r = 0; r < size; r++)
+            for (int i = 0; i < LUDA_CHANNELS && r != rank; i++)
+                close(sockets[r][i]);
+        if (mesh)
+            free_mesh(mesh);
+        return status;
+    }
+    if (o.status != LUDA_OK) {
+        mesh_release(mesh);
+        return luda__fail_text(o.status, o.text);
+    }
+    transport.state = mesh;
+    return luda_comm_new_over(&transport, mesh->board, rank, options, out);
+}
