@@ -65,7 +65,7 @@ end
 say:set("assertion.tensor_near", "tensors differ")
 assert:register("assertion", "tensor_near", tensor_near, "assertion.tensor_near", "assertion.tensor_near")
 
---- assert.raises(code, pattern, fn, …): a luda.Error of that code whose text matches.
+--- assert.raises(code, pattern, fn, …): a luda.Error of that code whose text matches; returns it.
 local function raises(state, arguments)
   local code, pattern, fn = arguments[1], arguments[2], arguments[3]
   local ok, err = pcall(fn, unpack(arguments, 4, arguments.n))
@@ -79,8 +79,7 @@ local function raises(state, arguments)
       type(err) == "table" and tostring(err.code) or type(err), text)
     return false
   end
-  arguments[1] = err
-  return true
+  return true, { err }
 end
 
 say:set("assertion.raises", "wrong error")

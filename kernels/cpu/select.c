@@ -6,22 +6,22 @@
 #include <string.h>
 
 extern const luda_kernel_table luda_kernel_table_baseline;
-#if defined(__x86_64__)
-extern const luda_kernel_table luda_kernel_table_v3, luda_kernel_table_v4;
-#endif
+extern const luda_kernel_table luda_kernel_table_v3, luda_kernel_table_v4; /* where they are built: LUDA_LEVEL_… */
 
 static const luda_kernel_table *selected;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-#if defined(__x86_64__)
+#ifdef LUDA_LEVEL_v3
 static int has_v3(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
+#endif
 
+#ifdef LUDA_LEVEL_v4
 static int has_v4(void)
 {
-    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    return __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 #endif
@@ -30,10 +30,11 @@ static void select_table(void)
 {
     const luda_kernel_table *levels[3] = { &luda_kernel_table_baseline };
     int count = 1;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
+#ifdef LUDA_LEVEL_v3
     if (has_v3())
         levels[count++] = &luda_kernel_table_v3;
+#endif
+#ifdef LUDA_LEVEL_v4
     if (has_v4())
         levels[count++] = &luda_kernel_table_v4;
 #endif

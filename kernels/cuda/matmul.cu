@@ -59,14 +59,9 @@ __global__ void multiply(products p, T *out, const T *a, const T *b)
 }
 
 template <class T>
-static luda_status multiply_integers(const luda_call *call)
+static luda_status multiply_integers(const luda_call *call, luda_cuda_stream *stream)
 {
     products p = plan_products(&call->out[0], &call->in[0], &call->in[1]);
-    luda_cuda_stream *stream = stream_of(call);
-    if (!stream)
-        return LUDA_ECUDA;
-    if (call->out[0].numel == 0)
-        return LUDA_OK;
     LUDA_LAUNCH((multiply<T>), blocks_for(call->out[0].numel * ELEMENTS_A_THREAD), BLOCK, 0, stream->stream, p,
                 static_cast<T *>(p.out.data), static_cast<const T *>(p.a.data), static_cast<const T *>(p.b.data));
     return launched(call);
@@ -225,7 +220,15 @@ static luda_status multiply_locked(const luda_call *call, luda_cuda_stream *stre
 }
 
 template <class T>
-static luda_status multiply_floats(const luda_call *call)
+static luda_status multiply_floats(const luda_call *call, luda_cuda_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    luda_status status = multiply_locked<T>(call, stream);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+static luda_status product(const luda_call *call, luda_status (*run)(const luda_call *, luda_cuda_stream *))
 {
     luda_cuda_stream *stream = stream_of(call);
     const luda_operand *out = &call->out[0], *a = &call->in[0];
@@ -233,14 +236,10 @@ static luda_status multiply_floats(const luda_call *call)
         return LUDA_ECUDA;
     if (out->numel == 0)
         return LUDA_OK;
-    if (a->shape[a->ndim - 1] == 0) {
-        cudaMemsetAsync(out->data, 0, static_cast<size_t>(out->numel) * sizeof(T), stream->stream);
-        return launched(call);
-    }
-    pthread_mutex_lock(&stream->lock);
-    luda_status status = multiply_locked<T>(call, stream);
-    pthread_mutex_unlock(&stream->lock);
-    return status;
+    if (a->shape[a->ndim - 1] > 0)
+        return run(call, stream);
+    cudaMemsetAsync(out->data, 0, static_cast<size_t>(out->numel) * item_size(out->dtype), stream->stream);
+    return launched(call);
 }
 
 #define EACH_CLASSES (CLASS_FLOAT | CLASS_INT)

@@ -1,33 +1,7 @@
 /* rand, randn, randint, randperm and dropout; kernels/random.h says what each element is. */
 #include "scalar.cuh"
 #include "sort.cuh"
-
-#include "../random.h"
-
-struct draw {
-    uint64_t seed, counter;
-};
-
-/* --- Words --- */
-
-static __device__ inline uint32_t narrow_word(draw d, int64_t element)
-{
-    uint32_t block[4];
-    luda__philox(d.seed, d.counter + static_cast<uint64_t>(element) / 4, block);
-    return block[element % 4];
-}
-
-static __device__ inline uint64_t wide_word_of(uint64_t seed, uint64_t block_number, int64_t element)
-{
-    uint32_t block[4];
-    luda__philox(seed, block_number, block);
-    return element % 2 ? luda__wide_word(block[2], block[3]) : luda__wide_word(block[0], block[1]);
-}
-
-static __device__ inline uint64_t wide_word(draw d, int64_t element)
-{
-    return wide_word_of(d.seed, d.counter + static_cast<uint64_t>(element) / 2, element);
-}
+#include "words.cuh"
 
 /* Lemire, "Fast random integer generation in an interval" (2019). range 0: all 2^64. */
 static __device__ inline uint64_t bounded(draw d, uint64_t range, int64_t element)
@@ -118,11 +92,6 @@ static luda_status launch_generate(const luda_call *call, F f)
         return LUDA_OK;
     LUDA_LAUNCH((generate<T, F>), blocks_for(s.numel), BLOCK, 0, stream->stream, s, static_cast<T *>(call->out[0].data), f);
     return launched(call);
-}
-
-static draw draw_of(const luda_random *generator)
-{
-    return { generator->seed, generator->counter };
 }
 
 template <class T>

@@ -168,7 +168,7 @@ static luda_status reduce(const luda_call *call, double divisor)
     reduction r = plan_reduction(&call->in[0], &call->out[0], &call->attrs->reduce.dim);
     luda_cuda_stream *stream = stream_of(call);
     O *out = static_cast<O *>(call->out[0].data);
-    const T *x = static_cast<const T *>(call->in[0].data);
+    const T *x = static_cast<const T *>(call->in[0].numel > 0 ? call->in[0].data : NULL);
     if (!stream)
         return LUDA_ECUDA;
     if (r.kept.numel == 0)

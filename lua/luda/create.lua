@@ -75,8 +75,6 @@ function M.full(shape, value, given)
   return filled("full", args.number("full", "the value", value), args.sizes("full", shape), given)
 end
 
-local cell = ffi.new("luda_tensor *[1]")
-
 --- Memory as it comes.
 ---@param ... integer|integer[]|luda.CreateOptions
 ---@return luda.Tensor
@@ -85,7 +83,7 @@ function M.empty(...)
   given = options("empty", given)
   local dtype = args.dtype("empty", given.dtype)
   local device = ffi.new("luda_device", args.device("empty", given.device))
-  local sizes = ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
+  local cell, sizes = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
   for i = 1, #shape do
     sizes[i - 1] = shape[i]
   end

@@ -17,6 +17,7 @@ require "luda.print"
 local create = require "luda.create"
 local random = require "luda.random"
 local autograd = require "luda.autograd"
+local files = require "luda.files"
 
 local C = lib.C
 
@@ -36,6 +37,8 @@ local luda = {
   enable_grad = autograd.enable_grad,
   generator = random.generator,
   manual_seed = random.manual_seed,
+  save = files.save,
+  load = files.load,
 }
 
 for name, fn in pairs(ops.functions) do

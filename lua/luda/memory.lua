@@ -185,9 +185,8 @@ function M.pointer(tensor)
   return pointer
 end
 
-local info = ffi.new("luda_memory_info[1]")
-
 local function device_memory(kind, index)
+  local info = ffi.new("luda_memory_info[1]")
   lib.check(C.luda_memory(ffi.new("luda_device", kind, index), info))
   local now = info[0]
   return {

@@ -12,6 +12,7 @@ local tensors = require "luda.tensor"
 
 local ffi, C, context, Tensor = lib.ffi, lib.C, lib.context, lib.Tensor
 local istype, wrap = ffi.istype, memory.wrap
+local Attrs = ffi.typeof("luda_attrs")
 
 local M = {}
 
@@ -36,6 +37,7 @@ local function read_row(op)
     op = op,
     name = ffi.string(info.name),
     types = ffi.string(info.types),
+    shape = ffi.string(info.shape),
     gradient = ffi.string(info.gradient),
     sample = ffi.string(info.sample),
     facts = parse_facts(ffi.string(info.facts)),
@@ -61,7 +63,7 @@ local function read_row(op)
   end
   if #row.fields > 0 then
     row.family = ffi.string(info.family)
-    row.defaults, row.cell = ffi.new("luda_attrs"), ffi.new("luda_attrs")
+    row.defaults = ffi.new("luda_attrs")
     lib.check(C.luda_attrs_default(op, row.defaults))
     if row.fields.base then
       row.defaults[row.family].base = 1
@@ -151,16 +153,16 @@ local function take_options(row, struct, options)
   return options.out
 end
 
---- Fills the row's cell from what follows the inputs; returns the attributes and the `out` option.
+--- The attributes from what follows the inputs, and the `out` option.
 local function take_attributes(row, given, place)
   local value = given[place]
   if value == nil and given[place + 1] == nil and given[place + 2] == nil then
     return row.defaults, nil
   end
-  local struct, out
+  local attrs, struct, out
   if row.family then
-    ffi.copy(row.cell, row.defaults, ffi.sizeof("luda_attrs"))
-    struct = row.cell[row.family]
+    attrs = Attrs(row.defaults) -- one for each call: a finalizer may run this operator while it is filled
+    struct = attrs[row.family]
   end
   local order, next_field = row.positional, 1
   -- x:view(2, 3), x:permute(2, 1): a row whose only attribute is a list takes it spread out.
@@ -185,10 +187,11 @@ local function take_attributes(row, given, place)
     end
     place, next_field = place + 1, next_field + 1
   end
-  return row.family and row.cell or nil, out
+  return attrs, out
 end
 
---- Nothing is allocated between this and the call, so that the inputs cannot be swept meanwhile.
+--- Nothing is allocated between this and the call, nor between the call and the reading of `results`: a collection there
+-- could sweep the inputs, or run a finalizer that uses the same cells.
 local function fill_handles(inputs, count)
   if count > handle_capacity then
     handle_capacity = count * 2

@@ -24,11 +24,13 @@ local function define(name, fn)
   methods[name], ops.functions[name] = fn, fn
 end
 
-local out = ffi.new("luda_tensor *[1]")
-local sizes_cell = ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
-
-local function adopt_out(status)
-  lib.check(status)
+--- A core call that writes one tensor to `out`, its last argument, tried again after a collection where memory was short.
+local function adopt_call(out, call, ...)
+  C.luda_context_use(context)
+  local status = call(...)
+  if status ~= 0 then
+    memory.retry_status(status, call, ...)
+  end
   return memory.adopt(out[0])
 end
 
@@ -157,8 +159,8 @@ define("contiguous", function(t)
   if C.luda_tensor_is_contiguous(pointer(t)) ~= 0 then
     return t
   end
-  C.luda_context_use(context)
-  return adopt_out(C.luda_contiguous(pointer(t), out))
+  local out = ffi.new("luda_tensor *[1]")
+  return adopt_call(out, C.luda_contiguous, pointer(t), out)
 end)
 
 define("is_contiguous", function(t)
@@ -170,12 +172,12 @@ local stored = {
   f64 = "double *", f32 = "float *", f16 = "uint16_t *", bf16 = "uint16_t *", i64 = "int64_t *", i32 = "int32_t *",
   i16 = "int16_t *", i8 = "int8_t *", u8 = "uint8_t *", bool = "uint8_t *",
 }
-define("data", function(t)
+function methods.data(t) -- luda.data is the module
   if t.device ~= "cpu" or not methods.is_contiguous(t) then
     errors.raise("invalid", "data: only contiguous CPU tensors have an address; call contiguous() or to(\"cpu\")")
   end
   return ffi.cast(stored[t.dtype], C.luda_tensor_data(pointer(t)))
-end)
+end
 
 -- Shapes.
 
@@ -189,11 +191,11 @@ end
 
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)
+  local out, shape = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
   for i = 1, #sizes do
-    sizes_cell[i - 1] = sizes[i]
+    shape[i - 1] = sizes[i]
   end
-  C.luda_context_use(context)
-  return adopt_out(C.luda_reshape(pointer(t), #sizes, sizes_cell, out))
+  return adopt_call(out, C.luda_reshape, pointer(t), #sizes, shape, out)
 end)
 
 define("flatten", function(t, first, last)

@@ -231,7 +231,7 @@ void luda_board_lost(luda_board *board, int lost, int left, const char *text)
     if (seat->presence == LUDA_PRESENT) {
         seat->presence = left ? LUDA_LEFT : LUDA_DIED;
         seat->lost_at = luda__now();
-        snprintf(seat->lost_text, sizeof seat->lost_text, "%s", text ? text : left ? "left the group" : "is gone");
+        snprintf(seat->lost_text, sizeof seat->lost_text, "%s", text ? text : left ? "left the group" : "connection closed");
     }
     luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
@@ -280,7 +280,7 @@ static bool find_lost(const luda_wait *wait, const luda_record *record, luda_com
             text = board->seats[r].lost_text;
         }
     luda__culprits_text(fault, board->size, who, sizeof who);
-    snprintf(fault->text, sizeof fault->text, "%s: %s %s", wait->name, who, text);
+    snprintf(fault->text, sizeof fault->text, "%s: lost %s (%s)", wait->name, who, text);
     return true;
 }
 
@@ -326,8 +326,8 @@ bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault)
     if (record && record->failed) {
         *fault = record->fault;
         if (luda__blamed(fault, wait->rank))
-            snprintf(fault->text, sizeof fault->text, "%s: the other ranks gave call %llu up before rank %d arrived: %.300s", wait->name,
-                     (unsigned long long)wait->sequence, wait->rank, record->fault.text);
+            snprintf(fault->text, sizeof fault->text, "%s: the other ranks gave call %llu up because of rank %d: %.300s",
+                     wait->name, (unsigned long long)wait->sequence, wait->rank, record->fault.text);
         return true;
     }
     return false;

@@ -2,11 +2,13 @@
 #include "mesh.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+/* One turn of a connection; then the others, and the control channels with them, have theirs. */
+enum { ROUNDS = 16, PIECE = 1 << 17 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -67,7 +69,7 @@ void luda__link_lost(luda_link *link, bool left, const char *text)
 static void on_grace(uv_timer_t *timer)
 {
     luda_link *link = (luda_link *)((char *)timer - offsetof(luda_link, grace));
-    luda__link_lost(link, false, "is gone: its connection closed");
+    luda__link_lost(link, false, "connection closed");
 }
 
 /* What the rank said last may still be on the other connection. */
@@ -76,15 +78,13 @@ static void end(luda_channel *c, const char *why)
     enum { GRACE_MS = 200 };
     luda_link *link = c->link;
     luda_channel *other = &link->channels[is_data(c) ? LUDA_CHANNEL_CONTROL : LUDA_CHANNEL_DATA];
-    char text[128];
     if (c->ended)
         return;
     c->ended = true;
     if (c->left && other->left) {
         luda__link_lost(link, true, NULL);
     } else if (other->ended) {
-        snprintf(text, sizeof text, "is gone: %s", why);
-        luda__link_lost(link, false, text);
+        luda__link_lost(link, false, why);
     } else {
         uv_poll_stop(&c->poll);
         uv_timer_start(&link->grace, on_grace, GRACE_MS, 0);
@@ -110,13 +110,13 @@ static ssize_t write_some(luda_channel *c, const luda_outgoing *o)
     if (o->sent < LUDA_FRAME_BYTES)
         pieces[message.msg_iovlen++] = (struct iovec){ (void *)(o->header + o->sent), (size_t)(LUDA_FRAME_BYTES - o->sent) };
     if (o->bytes > skip)
-        pieces[message.msg_iovlen++] = (struct iovec){ (void *)(o->data + skip), (size_t)(o->bytes - skip) };
+        pieces[message.msg_iovlen++] = (struct iovec){ (void *)(o->data + skip), (size_t)(o->bytes - skip < PIECE ? o->bytes - skip : PIECE) };
     return sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static void write_frames(luda_channel *c)
 {
-    while (c->first && c->open && !c->ended) {
+    for (int round = 0; round < ROUNDS && c->first && c->open && !c->ended; round++) {
         luda_outgoing *o = c->first;
         ssize_t n = write_some(c, o);
         if (n < 0 && errno == EINTR)
@@ -226,7 +226,7 @@ static void begin_frame(luda_channel *c)
     c->payload_got = 0;
     if (!known || (c->frame.kind == LUDA_FRAME_DATA) != (is_data(c) && c->frame.kind != LUDA_FRAME_LEAVE) ||
         (c->frame.kind != LUDA_FRAME_DATA && !handlers[c->frame.kind])) {
-        luda__link_lost(c->link, false, "is lost: it sent what is no frame");
+        luda__link_lost(c->link, false, "it sent what is no frame");
         return;
     }
     if (c->frame.kind == LUDA_FRAME_DATA) {
@@ -239,15 +239,14 @@ static void begin_frame(luda_channel *c)
 
 static ssize_t read_payload(luda_channel *c)
 {
-    static uint8_t unwanted[1 << 16]; /* of the network thread */
+    static uint8_t unwanted[PIECE]; /* of the network thread */
     size_t room = (size_t)(c->frame.payload - c->payload_got);
     ssize_t n;
     if (c->frame.kind != LUDA_FRAME_DATA) {
         n = recv(c->fd, c->payload + c->payload_got, room, MSG_DONTWAIT);
     } else {
         void *memory = c->mail ? luda_mail_take(c->mail, &room) : NULL;
-        if (!memory && room > sizeof unwanted)
-            room = sizeof unwanted;
+        room = room < PIECE ? room : PIECE;
         n = recv(c->fd, memory ? memory : unwanted, room, MSG_DONTWAIT);
         if (c->mail)
             luda_mail_give(c->mail, n > 0 ? (size_t)n : 0);
@@ -260,8 +259,7 @@ static ssize_t read_payload(luda_channel *c)
 /* False when there is nothing more to read now. */
 static bool read_frames(luda_channel *c)
 {
-    int rounds = 64; /* then other connections have their turn */
-    while (rounds-- > 0 && c->open && !c->ended) {
+    for (int round = 0; round < ROUNDS && c->open && !c->ended; round++) {
         bool header = c->got < LUDA_FRAME_BYTES;
         ssize_t n = header ? recv(c->fd, c->header + c->got, LUDA_FRAME_BYTES - c->got, MSG_DONTWAIT) : read_payload(c);
         if (n < 0 && errno == EINTR)
@@ -269,7 +267,7 @@ static bool read_frames(luda_channel *c)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return false;
         if (n <= 0) {
-            end(c, n < 0 ? strerror(errno) : "its connection closed");
+            end(c, n < 0 ? strerror(errno) : "connection closed");
             return false;
         }
         if (header) {

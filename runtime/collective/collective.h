@@ -142,6 +142,7 @@ void luda__mail_clear(luda_board *board, int rank);
 /* --- Communicators (comm.c) --- */
 
 enum { LUDA_FLIGHTS = 128 };
+static const double luda__default_timeout = 300; /* seconds */
 
 struct luda_comm {
     luda_object base;

@@ -6,8 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-static const double default_timeout = 300; /* seconds */
-
 static double wall_clock(void)
 {
     struct timespec now;
@@ -48,7 +46,7 @@ luda_status luda_comm_new_over(const luda_transport *transport, luda_board *boar
     comm->rank = rank;
     comm->size = board->size;
     comm->algorithm = options && options->algorithm ? options->algorithm : LUDA_ALGORITHM_DIRECT;
-    comm->timeout = options && options->timeout > 0 ? options->timeout : default_timeout;
+    comm->timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
     atomic_init(&comm->busy, 0);
     atomic_init(&comm->closed, false);
     pthread_mutex_init(&comm->flight_lock, NULL);

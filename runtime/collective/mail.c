@@ -264,7 +264,7 @@ static void blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
     char who[128];
-    const char *text = "is silent";
+    const char *text = "no answer from";
     bool found = false;
     luda__fault(fault, LUDA_ETIMEOUT, "late");
     for (int r = 0; r < board->size && wait->transport->query; r++)
@@ -273,7 +273,7 @@ static void blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault)
             found = true;
         }
     if (!found) {
-        text = "is not in this call any more";
+        text = "no longer in this call:";
         for (int r = 0; r < board->size; r++)
             if (r != wait->rank && due[r] && wait->sequence && (board->seats[r].sequence != wait->sequence || !board->seats[r].waiting)) {
                 luda__blame(fault, r);
@@ -281,13 +281,13 @@ static void blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault)
             }
     }
     if (!found) {
-        text = wait->sequence ? "has not delivered its data" : "has not sent anything";
+        text = "no data from";
         for (int r = 0; r < board->size; r++)
             if (due[r])
                 luda__blame(fault, r);
     }
     luda__culprits_text(fault, board->size, who, sizeof who);
-    snprintf(fault->text, sizeof fault->text, "%s: timed out after %g s: %s %s", wait->name, wait->timeout, who, text);
+    snprintf(fault->text, sizeof fault->text, "%s: timed out after %g s: %s %s", wait->name, wait->timeout, text, who);
 }
 
 /* Which ranks a waiter still needs; false: none. */
@@ -322,7 +322,7 @@ static bool lost_among(luda_wait *wait, const bool *due, bool all, luda_comm_fau
     luda_board *board = wait->board;
     for (int r = 0; r < board->size; r++)
         if ((due[r] || all) && r != wait->rank && board->seats[r].presence != LUDA_PRESENT) {
-            luda__fault(fault, LUDA_EPEER, "%s: rank %d %s", wait->name, r, board->seats[r].lost_text);
+            luda__fault(fault, LUDA_EPEER, "%s: lost rank %d (%s)", wait->name, r, board->seats[r].lost_text);
             luda__blame(fault, r);
             return true;
         }

@@ -202,7 +202,7 @@ static void run_withdraw(void *arg, uv_loop_t *loop)
         c->first = kept;
         c->last = last;
         if (kept && !kept->data && kept->bytes > 0)
-            luda__link_lost(&mesh->links[r], false, "is cut off: no memory for what was on its way");
+            luda__link_lost(&mesh->links[r], false, "no memory for what was on its way");
     }
 }
 

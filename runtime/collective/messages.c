@@ -36,7 +36,7 @@ static luda_status stopped(luda_collective_run *run, int peer)
     pthread_mutex_lock(&board->lock);
     yes = luda__board_stopped(&run->wait, &fault);
     if (!yes && peer != run->comm->rank && board->seats[peer].presence != LUDA_PRESENT) {
-        luda__fault(&fault, LUDA_EPEER, "%s: rank %d %s", run->wait.name, peer, board->seats[peer].lost_text);
+        luda__fault(&fault, LUDA_EPEER, "%s: lost rank %d (%s)", run->wait.name, peer, board->seats[peer].lost_text);
         luda__blame(&fault, peer);
         yes = true;
     }

@@ -69,11 +69,22 @@ const char *luda__address_text(const luda_address *address, char *buffer, size_t
     return buffer;
 }
 
-bool luda__address_is_loopback(const luda_address *address)
+static bool is_loopback(const luda_address *address)
 {
     if (address->storage.ss_family == AF_INET6)
         return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)&address->storage)->sin6_addr);
     return ntohl(((const struct sockaddr_in *)&address->storage)->sin_addr.s_addr) >> 24 == 127;
+}
+
+luda_status luda__address_check(const luda_address *address, const char *who)
+{
+    char text[80];
+    if (is_loopback(address))
+        return LUDA_OK;
+    return luda__fail(LUDA_ENOTSUP,
+                      "%s: %s is not a loopback address, and connections are neither encrypted nor authenticated; use 127.0.0.1, and "
+                      "ssh to carry its ports between hosts",
+                      who, luda__address_text(address, text, sizeof text));
 }
 
 void luda__address_write(const luda_address *address, uint8_t bytes[LUDA_ADDRESS_BYTES])

@@ -66,7 +66,8 @@ enum { LUDA_ADDRESS_BYTES = 19 }; /* family, 16 bytes, port */
 /* "127.0.0.1:4000", "localhost:0", "[::1]:4000". */
 luda_status luda__address_parse(const char *text, luda_address *out);
 const char *luda__address_text(const luda_address *address, char *buffer, size_t room);
-bool luda__address_is_loopback(const luda_address *address);
+/* Refuses what other hosts can reach. */
+luda_status luda__address_check(const luda_address *address, const char *who);
 void luda__address_set_port(luda_address *address, int port);
 int luda__address_port(const luda_address *address);
 void luda__address_write(const luda_address *address, uint8_t bytes[LUDA_ADDRESS_BYTES]);

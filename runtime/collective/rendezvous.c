@@ -26,7 +26,7 @@ typedef struct guest {
 
 struct luda_rendezvous {
     luda_object base;
-    int fd, size, handles;
+    int fd, size;
     uv_poll_t poll;
     uv_timer_t sweep;
     uint8_t session[LUDA_SESSION_BYTES];
@@ -44,13 +44,12 @@ static void on_guest_closed(uv_handle_t *handle)
 {
     luda_rendezvous *home = handle->data;
     free((char *)handle - offsetof(guest, poll));
-    home->handles--;
     luda__release(home);
 }
 
 static void tell(guest *g, luda_frame_kind kind, const void *payload, size_t bytes)
 {
-    uint8_t buffer[LUDA_FRAME_BYTES + 19 * LUDA_MAX_RANKS];
+    uint8_t buffer[LUDA_FRAME_BYTES + LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS];
     luda_frame frame = { .kind = kind, .payload = bytes, .size = (uint32_t)g->home->size };
     luda__frame_write(&frame, buffer);
     if (bytes > 0)
@@ -100,18 +99,16 @@ static void refuse(guest *g, const char *why)
 
 static void send_everybody_on(luda_rendezvous *home)
 {
-    uint8_t *table = calloc((size_t)home->size, LUDA_ADDRESS_BYTES);
-    for (int r = 0; r < home->size && table; r++)
+    uint8_t table[LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS];
+    for (int r = 0; r < home->size; r++)
         luda__address_write(&home->joined[r]->address, table + r * LUDA_ADDRESS_BYTES);
     pthread_mutex_lock(&home->lock);
     home->complete = true;
     pthread_mutex_unlock(&home->lock);
     for (int r = 0; r < home->size; r++) {
-        if (table)
-            tell(home->joined[r], LUDA_FRAME_READY, table, (size_t)home->size * LUDA_ADDRESS_BYTES);
+        tell(home->joined[r], LUDA_FRAME_READY, table, (size_t)home->size * LUDA_ADDRESS_BYTES);
         dismiss(home->joined[r]);
     }
-    free(table);
 }
 
 static void join(guest *g, const luda_frame *frame)
@@ -188,12 +185,13 @@ static void on_guests(uv_poll_t *poll, int status, int events)
         }
         g->address.length = sizeof g->address.storage;
         getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
-        *g = (guest){ .next = home->guests, .home = luda__retain(home), .poll = g->poll, .fd = fd, .rank = -1,
-                      .since = luda__now(), .address = g->address };
-        g->poll.data = home;
+        g->home = g->poll.data = luda__retain(home);
+        g->fd = fd;
+        g->rank = -1;
+        g->since = luda__now();
+        g->next = home->guests;
         home->guests = g;
         home->strangers++;
-        home->handles++;
         uv_poll_start(&g->poll, UV_READABLE, on_guest);
     }
 }
@@ -231,7 +229,9 @@ static void close_server(void *arg, uv_loop_t *loop)
     luda_rendezvous *home = arg;
     if (uv_is_closing((uv_handle_t *)&home->poll))
         return;
+    pthread_mutex_lock(&home->lock);
     home->complete = true; /* nobody is told who is missing any more */
+    pthread_mutex_unlock(&home->lock);
     while (home->guests)
         refuse(home->guests, "the rendezvous was closed");
     uv_poll_stop(&home->poll);
@@ -257,11 +257,7 @@ static luda_status listen_at(luda_rendezvous *home, const char *bind)
 {
     luda_address address;
     LUDA_TRY(luda__address_parse(bind ? bind : "127.0.0.1:0", &address));
-    if (!luda__address_is_loopback(&address))
-        return luda__fail(LUDA_ENOTSUP,
-                          "rendezvous: %s can be reached from other hosts, and connections are neither encrypted nor authenticated; "
-                          "bind to 127.0.0.1 and carry the ports through ssh",
-                          bind);
+    LUDA_TRY(luda__address_check(&address, "rendezvous"));
     LUDA_TRY(luda__listen(&address, 1024, &home->fd));
     luda__address_text(&address, home->address_text, sizeof home->address_text);
     return LUDA_OK;

@@ -13,13 +13,6 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void run(int size, void (*body)(luda_comm *, int, void *), void *arg)
-{
-    luda_comm *comms[MOST];
-    EXPECT_OK(luda_comm_new_local_group(size, NULL, comms));
-    run_threads(comms, size, body, arg);
-}
-
 static void expect_works(luda_comm *comm, int rank)
 {
     luda_tensor *x = one(rank), *y = NULL;
@@ -297,19 +290,19 @@ int main(void)
         for (int what = 0; what < ODD_COUNT_OF; what++)
             for (int odd = 0; odd < size; odd++)
                 if (what != ODD_ROOT || size > 1)
-                    run(size, disagree, &(dispute){ what, odd });
-    run(3, differ_in_site, NULL);
-    run(3, refuse, NULL);
-    run(3, find_sender, NULL);
+                    run_everywhere(size, disagree, &(dispute){ what, odd });
+    run_everywhere(3, differ_in_site, NULL);
+    run_everywhere(3, refuse, NULL);
+    run_everywhere(3, find_sender, NULL);
     for (int late = 0; late < 4; late++)
-        run(4, come_late, &(lateness){ late, true });
-    run(3, compute_long, NULL);
-    run(3, fall_behind, NULL);
-    run(3, arrive_in_order, NULL);
-    run(3, leave, NULL);
-    run(3, abort_all, NULL);
-    run(2, share, NULL);
-    run(2, record, NULL);
+        run_everywhere(4, come_late, &(lateness){ late, true });
+    run_everywhere(3, compute_long, NULL);
+    run_everywhere(3, fall_behind, NULL);
+    run_everywhere(3, arrive_in_order, NULL);
+    run_everywhere(3, leave, NULL);
+    run_everywhere(3, abort_all, NULL);
+    run_everywhere(2, share, NULL);
+    run_everywhere(2, record, NULL);
     EXPECT_STATUS(LUDA_EINVAL, luda_comm_new_local_group(0, NULL, &none));
     return summary("collective faults");
 }

@@ -4,13 +4,6 @@
  */
 #include "collective_ranks.h"
 
-static void run(int size, void (*body)(luda_comm *, int, void *), void *arg)
-{
-    luda_comm *comms[MOST];
-    EXPECT_OK(luda_comm_new_local_group(size, NULL, comms));
-    run_threads(comms, size, body, arg);
-}
-
 static luda_tensor *leaf(int64_t n, const double *values)
 {
     luda_tensor *x = vector(LUDA_F32, n, values);
@@ -137,9 +130,9 @@ int main(void)
     luda_tensor *warm = one(1);
     luda_tensor_release(warm);
     EXPECT_OK(luda_memory(cpu, &before));
-    run(2, two_ranks, NULL);
-    run(2, second_order, NULL);
-    run(2, limits, NULL);
+    run_everywhere(2, two_ranks, NULL);
+    run_everywhere(2, second_order, NULL);
+    run_everywhere(2, limits, NULL);
     EXPECT_OK(luda_memory(cpu, &after));
     EXPECT(after.tensors == before.tensors);
     return summary("collective gradients");

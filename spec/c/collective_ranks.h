@@ -86,4 +86,96 @@ static inline void pause_ms(int ms)
     usleep((useconds_t)ms * 1000);
 }
 
+/* --- A transport over the public header: messages through the board --- */
+
+typedef struct courier { luda_board *board; int rank; } courier;
+
+static luda_status courier_send(void *state, int to, luda_slot_name slot, const void *data, size_t bytes)
+{
+    courier *c = state;
+    luda_mail *mail = luda_mail_begin(c->board, to, c->rank, slot, bytes);
+    /* In pieces, as a network would. */
+    for (size_t sent = 0; mail && sent < bytes;) {
+        size_t room, piece = 1 + (bytes - sent) / 2;
+        void *memory = luda_mail_take(mail, &room);
+        piece = piece < room ? piece : room;
+        if (memory)
+            memcpy(memory, (const char *)data + sent, piece);
+        sent += piece;
+        luda_mail_give(mail, piece);
+    }
+    if (slot.kind == LUDA_SLOT_STEP)
+        luda_board_sent(c->board, c->rank);
+    return LUDA_OK;
+}
+
+static void courier_release(void *state)
+{
+    courier *c = state;
+    luda_board_release(c->board);
+    free(c);
+}
+
+static void new_couriers(int size, luda_comm **comms)
+{
+    luda_board *board;
+    EXPECT_OK(luda_board_new(size, -1, &board));
+    for (int r = 0; r < size; r++) {
+        courier *c = malloc(sizeof *c);
+        luda_transport t = { .size = sizeof t, .name = "courier", .state = c, .send = courier_send, .release = courier_release };
+        *c = (courier){ board, r };
+        luda_board_retain(board);
+        EXPECT_OK(luda_comm_new_over(&t, board, r, NULL, &comms[r]));
+    }
+    luda_board_release(board);
+}
+
+/* --- Ranks over TCP, on threads of one process --- */
+
+typedef struct joiner { luda_rendezvous *home; int rank, size; luda_comm **comm; } joiner;
+
+static void *join_rank(void *opaque)
+{
+    joiner *j = opaque;
+    EXPECT_OK(luda_comm_connect(luda_rendezvous_address(j->home), luda_rendezvous_session(j->home), j->rank, j->size, NULL, j->comm));
+    return NULL;
+}
+
+static void new_tcp(int size, luda_comm **comms)
+{
+    luda_rendezvous *home;
+    pthread_t threads[MOST];
+    joiner joiners[MOST];
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, &home));
+    for (int r = 0; r < size; r++) {
+        joiners[r] = (joiner){ home, r, size, &comms[r] };
+        pthread_create(&threads[r], NULL, join_rank, &joiners[r]);
+    }
+    for (int r = 0; r < size; r++)
+        pthread_join(threads[r], NULL);
+    luda_rendezvous_release(home);
+}
+
+static void new_local(int size, luda_comm **comms)
+{
+    EXPECT_OK(luda_comm_new_local_group(size, NULL, comms));
+}
+
+/* What carries a group. */
+enum { LOCAL, COURIER, TCP, CARRIERS };
+static void (*const carriers[CARRIERS])(int size, luda_comm **comms) = { new_local, new_couriers, new_tcp };
+
+static inline void run_over(int carrier, int size, void (*body)(luda_comm *, int, void *), void *arg)
+{
+    luda_comm *comms[MOST];
+    carriers[carrier](size, comms);
+    run_threads(comms, size, body, arg);
+}
+
+static inline void run_everywhere(int size, void (*body)(luda_comm *, int, void *), void *arg)
+{
+    for (int carrier = 0; carrier < CARRIERS; carrier++)
+        run_over(carrier, size, body, arg);
+}
+
 #endif

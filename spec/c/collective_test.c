@@ -1,67 +1,8 @@
 /*
  * Collectives between rank threads: values, agreement, deadlines, lost ranks, gradients. Every part runs on the shared
- * memory of `local` and, where data moves, on a transport of messages that a third party could have written.
+ * memory of `local`, on a transport of messages that a third party could have written, and over TCP.
  */
 #include "collective_ranks.h"
-
-/* --- A transport over the public header: messages through the board --- */
-
-typedef struct courier { luda_board *board; int rank; } courier;
-
-static luda_status courier_send(void *state, int to, luda_slot_name slot, const void *data, size_t bytes)
-{
-    courier *c = state;
-    luda_mail *mail = luda_mail_begin(c->board, to, c->rank, slot, bytes);
-    /* In pieces, as a network would. */
-    for (size_t sent = 0; mail && sent < bytes;) {
-        size_t room, piece = 1 + (bytes - sent) / 2;
-        void *memory = luda_mail_take(mail, &room);
-        piece = piece < room ? piece : room;
-        if (memory)
-            memcpy(memory, (const char *)data + sent, piece);
-        sent += piece;
-        luda_mail_give(mail, piece);
-    }
-    if (slot.kind == LUDA_SLOT_STEP)
-        luda_board_sent(c->board, c->rank);
-    return LUDA_OK;
-}
-
-static void courier_release(void *state)
-{
-    courier *c = state;
-    luda_board_release(c->board);
-    free(c);
-}
-
-static void new_couriers(int size, luda_comm **comms)
-{
-    luda_board *board;
-    EXPECT_OK(luda_board_new(size, -1, &board));
-    for (int r = 0; r < size; r++) {
-        courier *c = malloc(sizeof *c);
-        luda_transport t = { .size = sizeof t, .name = "courier", .state = c, .send = courier_send, .release = courier_release };
-        *c = (courier){ board, r };
-        luda_board_retain(board);
-        EXPECT_OK(luda_comm_new_over(&t, board, r, NULL, &comms[r]));
-    }
-    luda_board_release(board);
-}
-
-static void run_local(int size, void (*body)(luda_comm *, int, void *), void *arg)
-{
-    luda_comm *comms[MOST];
-    EXPECT_OK(luda_comm_new_local_group(size, NULL, comms));
-    run_threads(comms, size, body, arg);
-}
-
-static void run_both(int size, void (*body)(luda_comm *, int, void *), void *arg)
-{
-    luda_comm *comms[MOST];
-    run_local(size, body, arg);
-    new_couriers(size, comms);
-    run_threads(comms, size, body, arg);
-}
 
 /* --- Values --- */
 
@@ -173,13 +114,11 @@ static void sum_awkward(luda_comm *comm, int rank, void *arg)
 
 static void test_bits(void)
 {
-    static bits local, courier_bits;
-    luda_comm *comms[MOST];
+    static bits local, others[CARRIERS];
     for (int size = 2; size <= MOST; size++) {
         memset(&local, 0, sizeof local);
-        run_local(size, sum_awkward, &local);
-        new_couriers(size, comms);
-        run_threads(comms, size, sum_awkward, &courier_bits);
+        for (int carrier = 0; carrier < CARRIERS; carrier++)
+            run_over(carrier, size, sum_awkward, carrier == LOCAL ? &local : &others[carrier]);
         for (int i = 0; i < 257; i++) {
             float sum = awkward(0, i);
             for (int r = 1; r < size; r++)
@@ -190,7 +129,8 @@ static void test_bits(void)
         for (int a = LUDA_ALGORITHM_DIRECT; a < LUDA_ALGORITHM_AUTO; a++)
             for (int r = 0; r < size; r++) {
                 EXPECT(memcmp(local.sum[a][r], local.sum[a][0], sizeof local.sum[a][0]) == 0);
-                EXPECT(memcmp(courier_bits.sum[a][r], local.sum[a][0], sizeof local.sum[a][0]) == 0);
+                for (int carrier = COURIER; carrier < CARRIERS; carrier++)
+                    EXPECT(memcmp(others[carrier].sum[a][r], local.sum[a][0], sizeof local.sum[a][0]) == 0);
             }
     }
 }
@@ -397,14 +337,14 @@ int main(void)
     luda_tensor_release(warm);
     EXPECT_OK(luda_memory(cpu, &before));
     for (int size = 1; size <= MOST; size++) {
-        run_both(size, all_reduces, NULL);
-        run_both(size, movements, NULL);
-        run_both(size, many_calls, NULL);
+        run_everywhere(size, all_reduces, NULL);
+        run_everywhere(size, movements, NULL);
+        run_everywhere(size, many_calls, NULL);
     }
     test_bits();
-    run_both(4, corners, NULL);
-    run_both(3, large, NULL);
-    run_both(2, messages, NULL);
+    run_everywhere(4, corners, NULL);
+    run_everywhere(3, large, NULL);
+    run_everywhere(2, messages, NULL);
     EXPECT_OK(luda_memory(cpu, &after));
     EXPECT(after.tensors == before.tensors);
     return summary("collective");

@@ -176,9 +176,9 @@ static double worst_ulp(int op, double (*exact)(double), double low, double high
         set(&x, i, op == LUDA_OP_log ? exp(low + (high - low) * i / (COUNT - 1)) : low + (high - low) * i / (COUNT - 1));
     run(op, LUDA_F32, &x.o, 1, &out.o, 1, NULL);
     for (int i = 0; i < COUNT; i++) {
-        double wanted = exact(at(&x, i)), unit = fmax(ldexp(1, ilogb(wanted) - 23), 0x1p-149);
+        double wanted = exact(at(&x, i));
         if (wanted != 0 && fabs(wanted) <= FLT_MAX)
-            worst = fmax(worst, fabs(at(&out, i) - wanted) / unit);
+            worst = fmax(worst, fabs(at(&out, i) - wanted) / fmax(ldexp(1, ilogb(wanted) - 23), 0x1p-149));
     }
     drop(&x);
     drop(&out);

@@ -6,8 +6,7 @@ local C, context = lib.C, lib.context
 
 local M = {}
 
-local capacity = 64
-local dead = lib.ffi.new("int64_t[?]", capacity)
+local CAPACITY = 64
 
 -- Belongs to the context, as tags do, whatever is reloaded.
 lib.tags = lib.tags or { last = 0, handlers = {} }
@@ -15,12 +14,13 @@ local tags = lib.tags
 
 --- Forgets the handlers of tags that died in C.
 function M.drain()
+  local dead = lib.ffi.new("int64_t[?]", CAPACITY)
   repeat
-    local count = C.luda_context_dead_tags(context, dead, capacity)
+    local count = C.luda_context_dead_tags(context, dead, CAPACITY)
     for i = 0, count - 1 do
       tags.handlers[tonumber(dead[i])] = nil
     end
-  until count < capacity
+  until count < CAPACITY
 end
 
 ---@param handler table

@@ -1,0 +1,35 @@
+--- luda info: what this installation is and has.
+
+local luda = require "luda"
+local lib = require "luda.ffi"
+
+local C, ffi = lib.C, lib.ffi
+
+local M = {}
+
+local function cuda()
+  local count = C.luda_device_count(C.LUDA_CUDA)
+  return count > 0 and ("%d"):format(count) or "none (" .. ffi.string(C.luda_device_problem(C.LUDA_CUDA)) .. ")"
+end
+
+local LIBRARIES = {
+  { "oneDNN", "libdnnl.so.2", "fast float matrix products" },
+  { "OpenBLAS", "libopenblas.so.0", "double matrix products" },
+  { "zlib", "libz.so.1", "compressed data sets" },
+}
+
+function M.main()
+  print(("LUDA           %s"):format(luda.version))
+  print(("library        %s"):format(lib.path))
+  print(("LuaJIT         %s"):format(jit.version))
+  print(("instructions   %s"):format(ffi.string(C.luda_simd())))
+  print(("threads        %d"):format(C.luda_threads()))
+  print(("cuda devices   %s"):format(cuda()))
+  for _, row in ipairs(LIBRARIES) do
+    local found = pcall(ffi.load, row[2])
+    print(("%-14s %s"):format(row[1], found and "found" or "not found: needed for " .. row[3]))
+  end
+  return 0
+end
+
+return M

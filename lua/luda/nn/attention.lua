@@ -1,0 +1,102 @@
+--- Attention with several heads, and the block of a transformer.
+
+local args = require "luda.args"
+local errors = require "luda.error"
+local tensors = require "luda.tensor"
+local ops = require "luda.ops"
+local layers = require "luda.nn.layers"
+local modules = require "luda.nn.module"
+require "luda.sugar"
+
+local methods, functions = tensors.methods, ops.functions
+
+local M = {}
+
+--- softmax(q k^T / sqrt(width / heads)) v in each head. One projection gives q, k and v, one joins the heads.
+---@class luda.nn.MultiheadAttention: luda.nn.Module
+---@overload fun(width: integer, heads: integer, options: table?): luda.nn.MultiheadAttention
+local MultiheadAttention = modules.module("MultiheadAttention")
+M.MultiheadAttention = MultiheadAttention
+
+function MultiheadAttention:init(width, heads, given)
+  local options = args.options("MultiheadAttention", given, {
+    causal = false, dropout = 0, bias = true, generator = args.absent,
+  })
+  layers.positive("MultiheadAttention", "the width", width)
+  if width % layers.positive("MultiheadAttention", "the number of heads", heads) ~= 0 then
+    errors.raise("invalid", "MultiheadAttention: a width of %d cannot be split among %d heads", width, heads)
+  end
+  self.width, self.heads = width, heads
+  self.evaluation = { causal = options.causal }
+  self.practice = { causal = options.causal, dropout = options.dropout, generator = options.generator }
+  self.qkv = layers.Linear(width, 3 * width, { bias = options.bias })
+  self.projection = layers.Linear(width, width, { bias = options.bias })
+end
+
+--- [B, T, width] as [B, heads, T, width / heads].
+local function split_heads(self, x)
+  local shape = x.shape
+  return methods.transpose(methods.reshape(x, { shape[1], shape[2], self.heads, self.width / self.heads }), 2, 3)
+end
+
+--- The part of the common projection that makes q (1), k (2) or v (3).
+local function project(self, x, part)
+  local first = (part - 1) * self.width + 1
+  local y, bias = methods.matmul(x, methods.narrow(self.qkv.weight, 2, first, self.width)), self.qkv.bias
+  if bias then
+    y = y + methods.narrow(bias, 1, first, self.width)
+  end
+  return split_heads(self, y)
+end
+
+--- x attends to itself; or x to other keys and values. All are [B, T, width].
+---@param x luda.Tensor
+---@param keys? luda.Tensor
+---@param values? luda.Tensor
+---@return luda.Tensor
+function MultiheadAttention:forward(x, keys, values)
+  local shape = x.shape
+  if #shape ~= 3 or shape[3] ~= self.width then
+    errors.raise("shape", "MultiheadAttention: the input has shape %s; [B, T, %d] is needed", args.shape_text(shape),
+      self.width)
+  end
+  local q, k, v
+  if keys then
+    q, k, v = project(self, x, 1), project(self, keys, 2), project(self, values or keys, 3)
+  else
+    local joined = methods.view(self.qkv(x), { shape[1], shape[2], 3, self.heads, self.width / self.heads })
+    joined = methods.permute(joined, { 3, 1, 4, 2, 5 })
+    q, k, v = methods.select(joined, 1, 1), methods.select(joined, 1, 2), methods.select(joined, 1, 3)
+  end
+  local y = functions.attention(q, k, v, self.training and self.practice or self.evaluation)
+  return self.projection(methods.reshape(methods.transpose(y, 2, 3), shape))
+end
+
+--- x + attention(norm(x)), then x + mlp(norm(x)); gelu in its tanh form between the two products of the mlp.
+---@class luda.nn.TransformerBlock: luda.nn.Module
+---@overload fun(width: integer, heads: integer, options: table?): luda.nn.TransformerBlock
+local TransformerBlock = modules.module("TransformerBlock")
+M.TransformerBlock = TransformerBlock
+
+function TransformerBlock:init(width, heads, given)
+  local options = args.options("TransformerBlock", given, {
+    causal = true, dropout = 0, bias = true, mlp = 4, generator = args.absent,
+  })
+  local bias, noise = { bias = options.bias }, { generator = options.generator }
+  local inner = args.integer("TransformerBlock", "mlp times the width", width * options.mlp)
+  self.norm1 = layers.LayerNorm(width, bias)
+  self.attention = MultiheadAttention(width, heads, {
+    causal = options.causal, dropout = options.dropout, bias = options.bias, generator = options.generator,
+  })
+  self.norm2 = layers.LayerNorm(width, bias)
+  self.up = layers.Linear(width, inner, bias)
+  self.down = layers.Linear(inner, width, bias)
+  self.dropout = layers.Dropout(options.dropout, noise)
+end
+
+function TransformerBlock:forward(x)
+  x = x + self.dropout(self.attention(self.norm1(x)))
+  return x + self.dropout(self.down(functions.gelu_tanh(self.up(self.norm2(x)))))
+end
+
+return M

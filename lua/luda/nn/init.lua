@@ -1,0 +1,36 @@
+--- Modules, layers and losses.
+
+local layers = require "luda.nn.layers"
+local losses = require "luda.nn.losses"
+local modules = require "luda.nn.module"
+local attention = require "luda.nn.attention"
+
+---@class luda.nn
+local nn = {
+  Module = modules.Module,
+  module = modules.module,
+  is_module = modules.is_module,
+  parameter = modules.parameter,
+  Linear = layers.Linear,
+  Embedding = layers.Embedding,
+  LayerNorm = layers.LayerNorm,
+  Dropout = layers.Dropout,
+  Sequential = layers.Sequential,
+  ReLU = layers.ReLU,
+  GELU = layers.GELU,
+  Tanh = layers.Tanh,
+  Sigmoid = layers.Sigmoid,
+  SiLU = layers.SiLU,
+  MultiheadAttention = attention.MultiheadAttention,
+  TransformerBlock = attention.TransformerBlock,
+  GPT = require "luda.nn.gpt",
+}
+
+for name, fn in pairs(layers.functions) do
+  nn[name] = fn
+end
+for name, fn in pairs(losses) do
+  nn[name] = fn
+end
+
+return nn

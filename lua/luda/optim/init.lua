@@ -1,0 +1,38 @@
+--- Optimizers, learning rates, accumulation. A rule is a row of kernels/optim.def; its class is made here from the row.
+
+local class = require "luda.class"
+local options = require "luda.optim.options"
+local Optimizer = require "luda.optim.optimizer"
+local accumulator = require "luda.optim.accumulator"
+
+-- How the rules are spelled that are not simply capitalised.
+local spelled = { sgd = "SGD", adamw = "AdamW", adagrad = "AdaGrad", rmsprop = "RMSProp" }
+
+---@class luda.optim
+local M = {
+  lr = require "luda.optim.lr",
+  Accumulator = accumulator.Accumulator,
+  EMA = accumulator.EMA,
+}
+
+for _, row in ipairs(options.rows()) do
+  local name = spelled[row.name] or row.name:sub(1, 1):upper() .. row.name:sub(2)
+  local made = class(name, Optimizer)
+  made.row, made.__tostring = row, Optimizer.__tostring
+  M[name] = made
+end
+
+--- Options with which optimizers start as those of the described system do, by class.
+---@return table<string, table>
+function M.ruda_defaults()
+  return {
+    SGD = { momentum = 0, weight_decay = 0, nesterov = false },
+    Adam = { beta1 = 0.9, beta2 = 0.999, eps = 1e-5, weight_decay = 0, amsgrad = false },
+    AdamW = { beta1 = 0.9, beta2 = 0.999, eps = 1e-5, weight_decay = 1e-4, cautious = false, amsgrad = false },
+    AdaGrad = { lr_decay = 0, eps = 1e-5, weight_decay = 0 },
+    RMSProp = { alpha = 0.99, momentum = 0.9, eps = 1e-5, centered = false, weight_decay = 0 },
+    Adan = { beta1 = 0.98, beta2 = 0.92, beta3 = 0.99, eps = 1e-8, weight_decay = 0, no_prox = false },
+  }
+end
+
+return M

@@ -1,0 +1,138 @@
+--- A folder of records: saves every so many steps, keeps the newest few, finds the newest that is whole.
+
+local args = require "luda.args"
+local class = require "luda.class"
+local errors = require "luda.error"
+local files = require "luda.files"
+local folder = require "luda.folder"
+local json = require "luda.json"
+
+---@class luda.RecordManager
+---@field dir string
+---@field keep integer
+---@field every integer
+---@field mode? "min"|"max"
+local Manager = class("luda.record.Manager")
+
+local function positive(name, value)
+  if args.integer("Manager", name, value) < 1 then
+    errors.raise("invalid", "Manager: %s is %d, it must be at least 1", name, value)
+  end
+  return value
+end
+
+--- best = "min" or "max" also keeps the record with the lowest or highest metric.
+---@param given {dir: string, keep: integer?, every: integer?, best: string?}
+function Manager:init(given)
+  local options = args.options("Manager", given, { dir = args.absent, keep = 3, every = 100, best = args.absent })
+  if type(options.dir) ~= "string" or options.dir == "" then
+    errors.raise("invalid", "Manager: dir must name a folder, it is %s", args.describe(options.dir))
+  end
+  if options.best and options.best ~= "min" and options.best ~= "max" then
+    errors.raise("invalid", "Manager: best is 'min' or 'max', not %s", args.describe(options.best))
+  end
+  self.dir = options.dir:gsub("(.)/+$", "%1")
+  self.keep, self.every = positive("keep", options.keep), positive("every", options.every)
+  self.mode = options.best
+end
+
+function Manager:__tostring()
+  return ("luda.record.Manager(%s)"):format(self.dir)
+end
+
+function Manager:path_of(step)
+  return ("%s/step-%d.safetensors"):format(self.dir, step)
+end
+
+--- Steps that have a file, ascending.
+---@return integer[]
+function Manager:steps()
+  local steps = {}
+  for _, name in ipairs(folder.list(self.dir)) do
+    local step = name:match("^step%-(%d+)%.safetensors$")
+    if step then
+      steps[#steps + 1] = tonumber(step)
+    end
+  end
+  table.sort(steps)
+  return steps
+end
+
+local function metric_of(path)
+  local ok, _, metadata = pcall(files.list, path)
+  if not ok or not metadata["luda.record"] then
+    return nil
+  end
+  return json.decode(metadata["luda.record"]).metric
+end
+
+--- The step with the best metric, or nil when none has one.
+local function best_step(self, steps)
+  local found, best
+  for _, step in ipairs(self.mode and steps or {}) do
+    local metric = metric_of(self:path_of(step))
+    if metric and metric == metric
+      and (best == nil or (self.mode == "min" and metric < best) or (self.mode == "max" and metric > best)) then
+      found, best = step, metric
+    end
+  end
+  return found
+end
+
+--- Removes all but the newest few, the best, and the one just written.
+local function prune(self, written)
+  local steps = self:steps()
+  local best = best_step(self, steps)
+  for i = 1, #steps - self.keep do
+    if steps[i] ~= written and steps[i] ~= best then
+      os.remove(self:path_of(steps[i]))
+    end
+  end
+end
+
+--- Saves if the step is due; returns the path, or false.
+---@param step integer
+---@param parts table
+---@param given? {metric: number?}
+---@return string|false
+function Manager:save(step, parts, given)
+  local options = args.options("save", given, { metric = args.absent })
+  if args.integer("save", "the step", step) < 0 then
+    errors.raise("invalid", "save: the step is %d", step)
+  end
+  if options.metric ~= nil then
+    args.number("save", "the metric", options.metric)
+  end
+  if step % self.every ~= 0 then
+    return false
+  end
+  folder.make(self.dir)
+  local path = self:path_of(step)
+  require("luda.record").write(path, parts, { step = step, metric = options.metric })
+  prune(self, step)
+  return path
+end
+
+--- The path of the newest record that is whole, or nil.
+---@return string?
+function Manager:newest()
+  local steps = self:steps()
+  for i = #steps, 1, -1 do
+    if #files.verify(self:path_of(steps[i])) == 0 then
+      return self:path_of(steps[i])
+    end
+  end
+end
+
+--- The path of the record with the best metric, or nil.
+---@return string?
+function Manager:best()
+  local step = best_step(self, self:steps())
+  return step and self:path_of(step)
+end
+
+--- Until every save has reached the disk: it has when save() returns.
+function Manager:wait() -- luacheck: no self
+end
+
+return Manager

@@ -1,0 +1,67 @@
+--- Operators on the hot path compile: no trace is aborted.
+
+local luda = require "luda"
+local helper = require "spec.helper"
+
+--- Trace aborts while fn runs, as "file:line reason" texts.
+local function aborts(fn, ...)
+  local list = {}
+  local funcinfo = require("jit.util").funcinfo
+  local function watch(what, _, func, pc, code)
+    if what == "abort" then
+      local info = type(func) == "function" and funcinfo(func, pc) or {}
+      list[#list + 1] = ("%s (%s)"):format(tostring(info.loc), tostring(code))
+    end
+  end
+  jit.flush()
+  jit.attach(watch, "trace")
+  local ok, err = pcall(fn, ...)
+  jit.attach(watch)
+  assert(ok, err)
+  return list
+end
+
+local function adds(x, y, count)
+  local z = x
+  for _ = 1, count do
+    z = x + y
+  end
+  return z
+end
+
+local function chain(x, y, count)
+  local z = x
+  for _ = 1, count do
+    z = -(x * y - z / y) + 1
+    z = (z ^ 2):tanh()
+  end
+  return z
+end
+
+describe("the compiler", function()
+  before_each(function()
+    helper.before()
+    assert.is_true(jit.status())
+  end)
+  after_each(helper.after)
+
+  it("takes x + y, 20,000 times in one scope", function()
+    local x, y = luda.ones(8), luda.ones(8)
+    assert.same({}, aborts(luda.scope, adds, x, y, 20000))
+  end)
+
+  it("takes x + y outside of scopes", function()
+    local x, y = luda.ones(8), luda.ones(8)
+    assert.same({}, aborts(adds, x, y, 2000))
+  end)
+
+  it("takes operators, numbers and methods mixed", function()
+    local x, y = luda.ones(8), luda.full({ 8 }, 2)
+    assert.same({}, aborts(luda.scope, chain, x, y, 3000))
+  end)
+
+  it("takes loops around recorded operators", function()
+    local x, y = luda.ones(8, { requires_grad = true }), luda.ones(8)
+    assert.same({}, aborts(luda.scope, adds, x, y, 3000))
+  end)
+end)

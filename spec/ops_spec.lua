@@ -1,0 +1,203 @@
+--- Every operator, from its row: gradients of first and second order, layouts, empty and 0-d tensors, types, references.
+
+local luda = require "luda"
+local ops = require "luda.ops"
+local helper = require "spec.helper"
+local samples = require "spec.samples"
+local reference = require "spec.reference"
+
+local function has_rule(row)
+  return row.gradient ~= "zero" and row.gradient ~= "none"
+end
+
+for _, row in ipairs(ops.rows) do
+  describe(row.name, function()
+    before_each(helper.before)
+    after_each(helper.after)
+
+    local cases = samples.cases(row)
+
+    for _, case in ipairs(cases) do
+      if has_rule(row) then
+        it("has the gradients of differences, twice: " .. case.text, function()
+          luda.autograd.gradcheck(function(...)
+            return samples.call(row, case, { ... })
+          end, samples.tensors(case, "f64", true), { second = true, eps = 1e-5, atol = 2e-6 })
+        end)
+      end
+
+      if row.name ~= "view" then
+        it("does not depend on the layout: " .. case.text, function()
+          for dtype, rtol in pairs { f64 = 1e-13, f32 = 2e-6 } do
+            local plain, spread = samples.tensors(case, dtype), {}
+            for i, t in ipairs(plain) do
+              spread[i] = samples.strided(t)
+              assert.is_true(#t.shape == 0 or t.numel == 1 or not spread[i]:is_contiguous())
+            end
+            local want, have = { samples.call(row, case, plain) }, { samples.call(row, case, spread) }
+            assert.equal(row.outputs, #want)
+            for o = 1, row.outputs do
+              assert.tensor_near(want[o], have[o], rtol, rtol)
+            end
+          end
+        end)
+      end
+    end
+
+    if row.gradient == "none" and #cases > 0 then
+      it("refuses tracked tensors", function()
+        assert.raises("graph", row.name .. ": it has no gradient", samples.call, row, cases[1],
+          samples.tensors(cases[1], "f32", true))
+      end)
+    elseif row.gradient == "zero" and #cases > 0 then
+      it("gives untracked results", function()
+        assert.is_false(samples.call(row, cases[1], samples.tensors(cases[1], "f32", true)).requires_grad)
+      end)
+    end
+
+    if row.facts.inplace then
+      it("has an in-place form", function()
+        local list = samples.tensors(cases[1], "f32")
+        local want = samples.call(row, cases[1], list)
+        local target = list[1]
+        local result = ops.functions[row.name .. "_"](unpack(list))
+        assert.is_true(result == target)
+        assert.tensor_near(want, target, 0, 0)
+      end)
+    end
+  end)
+end
+
+-- Elementwise rows against plain Lua, over sizes that leave remainders, with the ends of the range.
+
+describe("elementwise", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  for _, row in ipairs(ops.rows) do
+    local fn = reference.functions[row.name]
+    local elementwise = row.shape == "broadcast" and not row.facts.random
+    if elementwise then
+      it(row.name .. " is what plain Lua computes", function()
+        assert.is_truthy(fn, "spec/reference.lua lacks " .. row.name)
+        for dtype, rtol in pairs { f64 = 4e-15, f32 = 6e-7 } do
+          for _, count in ipairs { 1, 67, 1037 } do
+            local lists, tensors = {}, {}
+            for i = 1, row.inputs do
+              lists[i] = reference.values(row.name, i, count)
+              tensors[i] = luda.tensor(lists[i], row.name == "where" and i == 1 and {} or { dtype = dtype })
+              lists[i] = tensors[i]:totable() -- rounded as the operator sees them
+            end
+            local want = {}
+            for k = 1, count do
+              want[k] = fn(lists[1][k], lists[2] and lists[2][k], lists[3] and lists[3][k])
+            end
+            local looser = reference.looser[row.name] or 1
+            local tolerance = rtol * looser
+            assert.tensor_near(want, ops.functions[row.name](unpack(tensors)), tolerance, reference.absolute[row.name] and
+              tolerance or 0)
+          end
+        end
+      end)
+
+      it(row.name .. " takes empty and 0-d tensors", function()
+        local empty, single, one = {}, {}, {}
+        for i = 1, row.inputs do
+          local mask = row.name == "where" and i == 1
+          empty[i] = luda.full({ 2, 0 }, mask and true or 1)
+          single[i] = luda.tensor(mask and true or 0.75)
+          one[i] = luda.tensor(mask and { true } or { 0.75 })
+        end
+        assert.same({ 2, 0 }, ops.functions[row.name](unpack(empty)).shape)
+        local result = ops.functions[row.name](unpack(single))
+        assert.same({}, result.shape)
+        assert.equal(ops.functions[row.name](unpack(one)):item(), result:item())
+      end)
+
+      if row.inputs == 2 then
+        it(row.name .. " refuses shapes that do not broadcast", function()
+          assert.raises("shape", row.name .. ": shapes %[2, 3%] and %[4%]", ops.functions[row.name], luda.ones(2, 3), luda.ones(4))
+        end)
+      end
+    end
+  end
+end)
+
+describe("types", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  for _, row in ipairs(ops.rows) do
+    local call = ops.functions[row.name]
+    local function inputs(dtype)
+      local list = {}
+      for i = 1, row.inputs do
+        list[i] = luda.ones(2, 3, { dtype = dtype })
+      end
+      return list
+    end
+    if row.family == nil and row.types == "NUM" then
+      it("of " .. row.name .. ": numbers stay what they are, bool is refused", function()
+        assert.equal("i32", call(unpack(inputs("i32"))).dtype)
+        assert.equal("bf16", call(unpack(inputs("bf16"))).dtype)
+        assert.raises("dtype", row.name, call, unpack(inputs("bool")))
+      end)
+    elseif row.family == nil and row.types == "FLOAT" then
+      it("of " .. row.name .. ": whole numbers become f32", function()
+        assert.equal("f32", call(unpack(inputs("i64"))).dtype)
+        assert.equal("f64", call(unpack(inputs("f64"))).dtype)
+        assert.equal("f16", call(unpack(inputs("f16"))).dtype)
+      end)
+    elseif row.types == "COMPARE" then
+      it("of " .. row.name .. ": the result is bool", function()
+        assert.equal("bool", call(unpack(inputs("f32"))).dtype)
+        assert.equal("bool", call(unpack(inputs("i8"))).dtype)
+      end)
+    elseif row.types == "FLOAT_ONLY" and row.inputs == 1 then
+      it("of " .. row.name .. ": whole numbers are refused", function()
+        assert.raises("dtype", row.name, call, unpack(inputs("i32")))
+      end)
+    end
+  end
+
+  it("are promoted by category, then by width", function()
+    local function result(a, b)
+      return (luda.ones(1, { dtype = a }) + luda.ones(1, { dtype = b })).dtype
+    end
+    assert.equal("i32", result("i32", "bool"))
+    assert.equal("i16", result("u8", "i8"))
+    assert.equal("i64", result("i64", "u8"))
+    assert.equal("f16", result("i64", "f16"))
+    assert.equal("f32", result("f16", "bf16"))
+    assert.equal("f64", result("f64", "f32"))
+  end)
+
+  it("of sums widen small integers", function()
+    assert.equal("i64", luda.ones(300, { dtype = "i8" }):sum().dtype)
+    assert.equal(300, luda.ones(300, { dtype = "i8" }):sum():item())
+    assert.equal(2, luda.tensor({ true, false, true }):sum():item())
+    assert.equal("f16", luda.ones(3, { dtype = "f16" }):sum().dtype)
+  end)
+end)
+
+describe("empty reductions", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("have the identity, NaN, or an error", function()
+    local z = luda.zeros(2, 0)
+    assert.same({ 0, 0 }, z:sum(2):totable())
+    assert.same({ 0 }, z:sum(1).shape)
+    assert.equal(0, z:sum():item())
+    local mean = z:mean(2):totable()
+    assert.is_true(mean[1] ~= mean[1] and mean[2] ~= mean[2])
+    assert.same({ 0 }, z:amax(1).shape)
+    assert.has_error(function() return z:amax(2) end)
+    assert.has_error(function() return z:amax() end)
+    assert.has_error(function() return z:max(2) end)
+  end)
+
+  it("multiply to zeros", function()
+    assert.same({ { 0, 0 }, { 0, 0 }, { 0, 0 } }, (luda.zeros(3, 0):matmul(luda.zeros(0, 2))):totable())
+  end)
+end)
