@@ -338,6 +338,8 @@ typedef struct luda_file_entry { const char *name; luda_tensor *tensor; } luda_f
  */
 LUDA_API luda_status luda_file_save(const char *path, const luda_file_entry *entries, int n, const char *const *metadata_keys,
                                     const char *const *metadata_values, int nmeta);
+/* Plain bytes with the same promise: complete or not at all. */
+LUDA_API luda_status luda_file_write(const char *path, const char *bytes, size_t size);
 /*
  * Opens a file and checks its whole header (LUDA_ECORRUPT names "header" or the tensor). Everything below is lent by the
  * file until it is closed; tensors are in the order of their names.

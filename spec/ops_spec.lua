@@ -116,7 +116,8 @@ describe("elementwise", function()
 
       if row.inputs == 2 then
         it(row.name .. " refuses shapes that do not broadcast", function()
-          assert.raises("shape", row.name .. ": shapes %[2, 3%] and %[4%]", ops.functions[row.name], luda.ones(2, 3), luda.ones(4))
+          assert.raises("shape", row.name .. ": shapes %[2, 3%] and %[4%]", ops.functions[row.name], luda.ones(2, 3),
+            luda.ones(4))
         end)
       end
     end

@@ -230,6 +230,18 @@ describe("memory without scopes", function()
     assert.is_true(luda.memory("cpu").peak - base < 128 * 2 ^ 20, "peak " .. luda.memory("cpu").peak - base)
   end)
 
+  it("goes back to the budget after a scope that held much", function()
+    luda.set_memory_budget(32 * 2 ^ 20)
+    luda.scope(function()
+      local list = {}
+      for i = 1, 100 do
+        list[i] = luda.ones(256, 1024)
+      end
+      return #list
+    end)
+    assert.is_true(lib.signals.limit_bytes - lib.signals.live_bytes <= 4 * 2 ^ 20)
+  end)
+
   it("collects and tries again when it is used up", function()
     helper.live()
     local ffi, C = lib.ffi, lib.C

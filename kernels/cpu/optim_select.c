@@ -4,16 +4,16 @@
 #include <string.h>
 
 extern const luda_optim_kernels luda_optim_kernels_baseline;
-#if defined(__x86_64__)
-extern const luda_optim_kernels luda_optim_kernels_v3, luda_optim_kernels_v4;
-#endif
+extern const luda_optim_kernels luda_optim_kernels_v3, luda_optim_kernels_v4; /* where they are built: LUDA_LEVEL_… */
 
 const luda_optim_kernels *luda__cpu_optim(void)
 {
     const char *level = luda__cpu_kernels()->name;
-#if defined(__x86_64__)
+#ifdef LUDA_LEVEL_v4
     if (strcmp(level, "v4") == 0)
         return &luda_optim_kernels_v4;
+#endif
+#ifdef LUDA_LEVEL_v3
     if (strcmp(level, "v3") == 0)
         return &luda_optim_kernels_v3;
 #endif

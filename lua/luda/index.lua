@@ -7,6 +7,7 @@ local memory = require "luda.memory"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
 local sugar = require "luda.sugar"
+local elements = require "luda.values"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
 local methods, is_tensor = tensors.methods, tensors.is_tensor
@@ -31,7 +32,7 @@ end
 
 --- Positions where a mask is true, as an i64 tensor, counted over the flattened mask.
 local function mask_positions(mask)
-  local values, count = sugar.read(mask), 0
+  local values, count = elements.read(mask), 0
   local numel = mask.numel
   local found = ffi.new("int64_t[?]", math.max(numel, 1))
   for i = 0, numel - 1 do

@@ -79,7 +79,8 @@ local function text_of(value)
   if type(value) == "table" then
     return "a table"
   elseif type(value) == "number" then
-    return ("%.17g"):format(value)
+    local short = ("%.14g"):format(value)
+    return tonumber(short) == value and short or ("%.17g"):format(value)
   end
   return tostring(value)
 end

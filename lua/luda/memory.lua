@@ -1,7 +1,8 @@
 --- Handles as Lua values, and what keeps native memory bounded without finalizers.
 --
 -- Outside scopes a new handle is entered by its slot in a table with weak values. An entry that a collector cycle has
--- emptied means that nobody can reach the handle any more; a sweep gives such handles back. The core says through
+-- emptied means that nobody can reach the handle any more; a sweep gives such handles back (one whose slot has another
+-- tensor by now is stale, which the core ignores). The core says through
 -- `signals.attend` when to register and when to look, so that an operator inside a scope costs one load and test.
 
 local lib = require "luda.ffi"
@@ -16,7 +17,7 @@ end
 local ffi, C, context, signals = lib.ffi, lib.C, lib.context, lib.signals
 local band, ceil, max = bit.band, math.ceil, math.max
 
-local SLOT_MASK = 0xffffff
+local SLOT_LIMIT = 0x1000000
 local UNSCOPED_OR_LARGE, COLLECT = 5, 2
 
 local Tensor = ffi.typeof("struct luda_lua_tensor")
@@ -30,16 +31,15 @@ local budget, quantum = 256 * 2 ^ 20, 16 * 2 ^ 20
 local reachable = setmetatable({}, { __mode = "v" }) -- slot → tensor
 local cycle = setmetatable({ {} }, { __mode = "v" }) -- emptied by each collector cycle
 local slots = 0
-local numbers = ffi.new("double[1]") -- slot → the handle that was registered there
-local marks = nil -- slot → 1 while that registration stands; the core clears it
+local numbers = ffi.new("double[1]") -- slot → the handle that was registered there last, or 0
 local DEAD = 256
 local dead = ffi.new("double[?]", DEAD)
 
---- Follows the core's slot table, which moves when it grows.
+--- Follows the growth of the core's slot table.
 local function follow_slots()
   local grown = ffi.new("double[?]", signals.slots)
   ffi.copy(grown, numbers, slots * 8)
-  numbers, slots, marks = grown, signals.slots, C.luda_handle_marks(context)
+  numbers, slots = grown, signals.slots
 end
 
 local function register(tensor)
@@ -47,10 +47,9 @@ local function register(tensor)
     follow_slots()
   end
   local handle = tensor.handle
-  local slot = handle % (SLOT_MASK + 1)
+  local slot = handle % SLOT_LIMIT
   reachable[slot] = tensor
-  numbers[slot] = handle
-  marks[slot] = 1 -- last: until then an empty entry means nothing
+  numbers[slot] = handle -- last: until then an empty entry means a handle that is stale
 end
 
 --- Gives back every registered handle that a finished collector cycle found unreachable.
@@ -60,12 +59,12 @@ local function sweep()
   end
   local count = 0
   for slot = 1, slots - 1 do
-    if marks[slot] ~= 0 and reachable[slot] == nil then
+    if numbers[slot] ~= 0 and reachable[slot] == nil then
       if count == DEAD then
         C.luda_handle_sweep(context, dead, count)
         count = 0
       end
-      dead[count] = numbers[slot]
+      dead[count], numbers[slot] = numbers[slot], 0
       count = count + 1
     end
   end

@@ -2,7 +2,7 @@
 
 local args = require "luda.args"
 local lib = require "luda.ffi"
-local sugar = require "luda.sugar"
+local elements = require "luda.values"
 local tensors = require "luda.tensor"
 
 local C, context = lib.C, lib.context
@@ -30,10 +30,10 @@ local function gather(t, shape, summarise)
   local flat, read = {}
   if summarise then
     read = function(offset)
-      return sugar.element(t, offset)
+      return elements.element(t, offset)
     end
   else
-    local values, class = sugar.read(t)
+    local values, class = elements.read(t)
     read = function(offset)
       local value = values[offset]
       if class == "bool" then

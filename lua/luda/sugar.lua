@@ -6,10 +6,11 @@ local errors = require "luda.error"
 local memory = require "luda.memory"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
-local scope = require "luda.scope"
+local values = require "luda.values"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
 local methods, rows, pointer, is_tensor = tensors.methods, ops.rows, memory.pointer, tensors.is_tensor
+local define, need_tensor = values.define, values.need_tensor
 
 local M = {}
 
@@ -17,11 +18,6 @@ local M = {}
 local row = {}
 for _, name in ipairs { "max", "min", "to" } do
   row[name] = assert(ops.functions[name], name)
-end
-
---- Makes a function a method and luda.<name>.
-local function define(name, fn)
-  methods[name], ops.functions[name] = fn, fn
 end
 
 --- A core call that writes one tensor to `out`, its last argument, tried again after a collection where memory was short.
@@ -34,13 +30,6 @@ local function adopt_call(out, call, ...)
   return memory.adopt(out[0])
 end
 
-local function need_tensor(op, value)
-  if not is_tensor(value) then
-    errors.raise("invalid", "%s: expected a tensor, got %s", op, args.describe(value))
-  end
-  return value
-end
-
 --- A 1-based dimension as a positive number.
 local function positive(op, t, dim)
   local ndim = t.ndim
@@ -51,94 +40,6 @@ local function positive(op, t, dim)
   end
   return position + 1
 end
-
--- Size and values.
-
-define("size", function(t, dim)
-  if dim == nil then
-    return t.shape
-  end
-  local tensor = pointer(t)
-  local ndim = C.luda_tensor_ndim(tensor)
-  if type(dim) ~= "number" or dim ~= math.floor(dim) or dim == 0 or dim > ndim or dim < -ndim then
-    errors.raise("index", "size: dimension %s of a tensor with %d", tostring(dim), ndim)
-  end
-  return tonumber(C.luda_tensor_shape(tensor)[dim > 0 and dim - 1 or dim + ndim])
-end)
-
-local number_cell, integer_cell = ffi.new("double[1]"), ffi.new("int64_t[1]")
-
---- Element `index` (row-major, from 0): a number, a boolean, or a boxed integer beyond 2^53.
-function M.element(t, index)
-  local class = args.dtype_class(t.dtype)
-  if class == "int" then
-    lib.check(C.luda_tensor_get_i64(pointer(t), index, integer_cell))
-    return args.unbox(integer_cell[0])
-  end
-  lib.check(C.luda_tensor_get(pointer(t), index, number_cell))
-  if class == "bool" then
-    return number_cell[0] ~= 0
-  end
-  return number_cell[0]
-end
-
-define("item", function(t)
-  if need_tensor("item", t).numel ~= 1 then
-    errors.raise("shape", "item: the tensor has %d elements %s, one is needed", t.numel, args.shape_text(t.shape))
-  end
-  return M.element(t, 0)
-end)
-
---- All elements in row-major order as a C array, and how one of them becomes a Lua value.
-function M.read(t)
-  local class, count = args.dtype_class(t.dtype), t.numel
-  local kind = class == "float" and "double[?]" or class == "int" and "int64_t[?]" or "uint8_t[?]"
-  local dtype = class == "float" and C.LUDA_F64 or class == "int" and C.LUDA_I64 or C.LUDA_BOOL
-  local values = ffi.new(kind, math.max(count, 1))
-  lib.check(C.luda_tensor_read(pointer(t), dtype, values, count))
-  return values, class
-end
-
-define("totable", function(t)
-  local values, class = M.read(need_tensor("totable", t))
-  local shape, next_index = t.shape, 0
-  local function build(dim)
-    if dim > #shape then
-      local value = values[next_index]
-      next_index = next_index + 1
-      if class == "int" then
-        return args.unbox(value)
-      elseif class == "bool" then
-        return value ~= 0
-      end
-      return value
-    end
-    local list = {}
-    for i = 1, shape[dim] do
-      list[i] = build(dim + 1)
-    end
-    return list
-  end
-  return build(1)
-end)
-
-define("equal", function(a, b)
-  local first, second = need_tensor("equal", a).shape, need_tensor("equal", b).shape
-  if #first ~= #second then
-    return false
-  end
-  for i = 1, #first do
-    if first[i] ~= second[i] then
-      return false
-    end
-  end
-  return methods.item(methods.sum(methods.ne(a, b))) == 0
-end)
-
--- Lifetime.
-
-define("keep", scope.keep)
-define("release", scope.release)
 
 -- Types, devices, memory layout.
 
@@ -166,18 +67,6 @@ end)
 define("is_contiguous", function(t)
   return C.luda_tensor_is_contiguous(pointer(t)) ~= 0
 end)
-
---- The address of the first element of a contiguous CPU tensor, typed, valid while the tensor lives.
-local stored = {
-  f64 = "double *", f32 = "float *", f16 = "uint16_t *", bf16 = "uint16_t *", i64 = "int64_t *", i32 = "int32_t *",
-  i16 = "int16_t *", i8 = "int8_t *", u8 = "uint8_t *", bool = "uint8_t *",
-}
-function methods.data(t) -- luda.data is the module
-  if t.device ~= "cpu" or not methods.is_contiguous(t) then
-    errors.raise("invalid", "data: only contiguous CPU tensors have an address; call contiguous() or to(\"cpu\")")
-  end
-  return ffi.cast(stored[t.dtype], C.luda_tensor_data(pointer(t)))
-end
 
 -- Shapes.
 

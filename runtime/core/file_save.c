@@ -353,6 +353,18 @@ static luda_status write_tensors(saver *s)
     return flush(s, end);
 }
 
+/* The file's name appears only after its bytes have reached the disk. */
+static luda_status publish(saver *s)
+{
+    if (fsync(s->fd) != 0)
+        return refused(s, "cannot flush");
+    if (rename(s->temporary, s->path) != 0)
+        return refused(s, "cannot rename to");
+    free(s->temporary);
+    s->temporary = NULL;
+    return sync_folder(s);
+}
+
 static luda_status write_file(saver *s)
 {
     uint64_t length = s->header_length;
@@ -365,13 +377,34 @@ static luda_status write_file(saver *s)
                           s->header_length);
     LUDA_TRY(write_all(s, (const char *)&length, LENGTH_BYTES, 0));
     LUDA_TRY(write_all(s, s->header, s->header_length, LENGTH_BYTES));
-    if (fsync(s->fd) != 0)
-        return refused(s, "cannot flush");
-    if (rename(s->temporary, s->path) != 0)
-        return refused(s, "cannot rename to");
+    return publish(s);
+}
+
+static void clean_up(saver *s)
+{
+    if (s->temporary)
+        unlink(s->temporary);
+    if (s->fd >= 0)
+        close(s->fd);
     free(s->temporary);
-    s->temporary = NULL;
-    return sync_folder(s);
+    free(s->header);
+    free(s->buffer);
+    free(s->items);
+}
+
+luda_status luda_file_write(const char *path, const char *bytes, size_t size)
+{
+    saver s = { .path = path, .fd = -1 };
+
+    if (!path || !*path)
+        return luda__fail(LUDA_EINVAL, "save: a path is needed");
+    luda_status status = open_temporary(&s);
+    if (status == LUDA_OK)
+        status = write_all(&s, bytes, size, 0);
+    if (status == LUDA_OK)
+        status = publish(&s);
+    clean_up(&s);
+    return status;
 }
 
 luda_status luda_file_save(const char *path, const luda_file_entry *entries, int n, const char *const *metadata_keys,
@@ -397,13 +430,6 @@ luda_status luda_file_save(const char *path, const luda_file_entry *entries, int
         status = make_header(&s);
     if (status == LUDA_OK)
         status = write_file(&s);
-    if (s.temporary)
-        unlink(s.temporary);
-    if (s.fd >= 0)
-        close(s.fd);
-    free(s.temporary);
-    free(s.header);
-    free(s.buffer);
-    free(s.items);
+    clean_up(&s);
     return status;
 }

@@ -398,6 +398,7 @@ int main(int argc, char **argv)
     test_arguments();
     test_strangers();
     test_missing();
+    if (getenv("ONLY")) { run_processes(getenv("ONLY"), 4, atoi(getenv("MS")), SIGSTOP); return summary("x"); }
     run_processes("sums", 4, 0, 0);
     run_processes("killed", 4, 0, SIGKILL);
     for (int i = 0; i < 3; i++)

@@ -5,7 +5,7 @@ local create = require "luda.create"
 local errors = require "luda.error"
 local scope = require "luda.scope"
 local tensors = require "luda.tensor"
-local sugar = require "luda.sugar"
+local elements = require "luda.values"
 
 local methods, is_tensor = tensors.methods, tensors.is_tensor
 
@@ -38,7 +38,7 @@ end
 local function weighted_sum(outputs, weights)
   local total, k = 0, 0
   for o, output in ipairs(outputs) do
-    local values, weight = sugar.read(output), weights and sugar.read(weights[o])
+    local values, weight = elements.read(output), weights and elements.read(weights[o])
     for i = 0, output.numel - 1 do
       k = k + 1
       total = total + values[i] * (weight and weight[i] or upstream_value(k))
@@ -116,8 +116,8 @@ local function find_worst(op, fn, inputs, options)
   local analytic = grad(roots, checked, { gradient = make_weights(roots), allow_unused = true })
   local worst
   for c, input in ipairs(checked) do
-    local values, shape = sugar.read(input), input.shape
-    local found = analytic[c] and sugar.read(analytic[c])
+    local values, shape = elements.read(input), input.shape
+    local found = analytic[c] and elements.read(analytic[c])
     for index = 0, input.numel - 1 do
       local numeric = difference(fn, inputs, places[c], values, shape, index, options.eps)
       local value = found and found[index] or 0

@@ -174,6 +174,37 @@ function Gradients:clip_value_(limit)
   return self
 end
 
+--- Count, shapes and dtypes, in the order of ids: what ranks must agree on before data moves.
+local function manifest(self)
+  local lines = {}
+  for _, gradient in self:pairs() do
+    lines[#lines + 1] = args.shape_text(gradient.shape) .. " " .. gradient.dtype
+  end
+  return table.concat(lines, "\n")
+end
+
+--- The reduction of all ranks' gradients, in ascending order of ids, in each gradient's own dtype.
+---@param comm luda.Comm
+---@param op string "sum", "mean", …
+---@return luda.Gradients
+function Gradients:all_reduce(comm, op)
+  local all, culprits = comm:exchange(manifest(self)), {}
+  for rank, text in ipairs(all) do
+    if text ~= all[1] then
+      culprits[#culprits + 1] = rank - 1
+    end
+  end
+  if #culprits > 0 then
+    errors.raise_with("mismatch", ("all_reduce: ranks hold different gradients: rank 0 [%s], rank %d [%s]"):format(
+      all[1]:gsub("\n", "; "), culprits[1], (all[culprits[1] + 1]:gsub("\n", "; "))), { rank = comm.rank, culprits = culprits })
+  end
+  local reduced = Gradients()
+  for id, gradient in self:pairs() do
+    reduced:register(id, comm:all_reduce(gradient, op))
+  end
+  return reduced
+end
+
 --- Gives the gradients back now; twice is harmless.
 function Gradients:release()
   local found = rawget(self, "pointer")

@@ -127,26 +127,43 @@ function Batches:state()
   }
 end
 
+local function whole(value, low)
+  return type(value) == "number" and value == math.floor(value) and value >= low
+end
+
+--- One sentence for each thing that keeps a state from being loaded; none: it fits.
+---@param state table
+---@return string[]
+function Batches:check_state(state)
+  if type(state) ~= "table" then
+    return { ("loader: expected what state() returned, got %s"):format(args.describe(state)) }
+  end
+  local found = {}
+  for _, name in ipairs { "length", "samples" } do
+    if state[name] ~= self[name] then
+      found[#found + 1] = ("loader: %s is %s in the state, %s here; use the same tokens and length"):format(name,
+        tostring(state[name]), tostring(self[name]))
+    end
+  end
+  if not whole(state.epoch, 1) or not whole(state.sample, 0) or not whole(state.seed, -0x1p53) then
+    found[#found + 1] = ("loader: sample %s of epoch %s with seed %s"):format(tostring(state.sample), tostring(state.epoch),
+      tostring(state.seed))
+  elseif state.sample > self.samples then
+    found[#found + 1] = ("loader: sample %d of an epoch of %d"):format(state.sample, self.samples)
+  end
+  return found
+end
+
 --- Goes on where a state was taken, also with another number of ranks or another batch.
 ---@param state table
 ---@return luda.data.Batches self
 function Batches:load_state(state)
-  if type(state) ~= "table" then
-    errors.raise("invalid", "load_state: expected what state() returned, got %s", args.describe(state))
+  local found = self:check_state(state)
+  if #found > 0 then
+    errors.raise_with("mismatch", "load_state: " .. table.concat(found, "; "), { detail = found })
   end
-  for _, name in ipairs { "length", "samples" } do
-    if state[name] ~= self[name] then
-      errors.raise("mismatch", "load_state: the state has %s = %s, the loader %s; use the same tokens and length", name,
-        tostring(state[name]), tostring(self[name]))
-    end
-  end
-  local epoch = args.integer("load_state", "the epoch", state.epoch)
-  local sample = args.integer("load_state", "the sample", state.sample)
-  local seed = args.integer("load_state", "the seed", state.seed)
-  if epoch < 1 or sample < 0 or sample > self.samples then
-    errors.raise("invalid", "load_state: sample %d of epoch %d; an epoch has %d", sample, epoch, self.samples)
-  end
-  self.epoch, self.sample, self.seed, self.shuffle, self.ordered = epoch, sample, seed, state.shuffle ~= false, nil
+  self.epoch, self.sample, self.seed, self.shuffle = state.epoch, state.sample, state.seed, state.shuffle ~= false
+  self.ordered = nil
   return self
 end
 

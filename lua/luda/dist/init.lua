@@ -56,12 +56,18 @@ local function alone(timeout, place)
   return Comm(out[0], place)
 end
 
+--- The communicator of this rank thread; nil outside of one. A file that spawns itself tells its two parts apart by it.
+---@return luda.Comm?
+function M.thread_comm()
+  return debug.getregistry()["luda.dist.thread"]
+end
+
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one.
 ---@param options? {timeout: number?, device: string?}
 ---@return luda.Comm
 function M.init(options)
   options = args.options("init", options, { timeout = 300, device = args.absent })
-  local ours = debug.getregistry()["luda.dist.thread"]
+  local ours = M.thread_comm()
   if ours then
     return ours
   end

@@ -2,14 +2,16 @@
 
 local layers = require "luda.nn.layers"
 local losses = require "luda.nn.losses"
+local fields = require "luda.nn.fields"
 local modules = require "luda.nn.module"
+require "luda.nn.state"
 local attention = require "luda.nn.attention"
 
 ---@class luda.nn
 local nn = {
   Module = modules.Module,
   module = modules.module,
-  is_module = modules.is_module,
+  is_module = fields.is_module,
   parameter = modules.parameter,
   Linear = layers.Linear,
   Embedding = layers.Embedding,

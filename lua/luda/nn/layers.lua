@@ -4,6 +4,7 @@ local args = require "luda.args"
 local errors = require "luda.error"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
+local fields = require "luda.nn.fields"
 local initial = require "luda.nn.initial"
 local modules = require "luda.nn.module"
 
@@ -136,11 +137,11 @@ M.Sequential = Sequential
 
 function Sequential:init(first, ...)
   local list = { first, ... }
-  if type(first) == "table" and not modules.is_module(first) and select("#", ...) == 0 then
+  if type(first) == "table" and not fields.is_module(first) and select("#", ...) == 0 then
     list = first
   end
   for i, step in ipairs(list) do
-    if type(step) ~= "function" and not modules.is_module(step) then
+    if type(step) ~= "function" and not fields.is_module(step) then
       errors.raise("invalid", "Sequential: entry %d must be a module or a function, not %s", i, args.describe(step))
     end
     self[i] = step

@@ -1,8 +1,4 @@
---- Modules: trees of named parameters and buffers, filled by assignment to fields.
---
--- Every field lives in a store beside the object, so that each assignment is seen. A leaf tensor that requires a
--- gradient is a parameter; any other tensor assigned in init is a buffer; a module, or a list of modules, is a part.
--- What is registered is kept: no scope releases it. Whatever else is assigned is an ordinary field.
+--- Modules: trees of named parameters and buffers, filled by assignment to fields (luda.nn.fields says how).
 
 local args = require "luda.args"
 local autograd = require "luda.autograd"
@@ -10,6 +6,7 @@ local class = require "luda.class"
 local errors = require "luda.error"
 local scope = require "luda.scope"
 local tensors = require "luda.tensor"
+local fields = require "luda.nn.fields"
 require "luda.sugar"
 
 local methods, is_tensor = tensors.methods, tensors.is_tensor
@@ -32,54 +29,12 @@ function M.parameter(values)
   return scope.keep(methods.requires_grad_(methods.detach(values)))
 end
 
----@param value any
----@return boolean
-function M.is_module(value)
-  return type(value) == "table" and rawget(value, "_fields") ~= nil and rawget(value, "_kinds") ~= nil
-end
-local is_module = M.is_module
-
 -- Classes and fields.
 
---- What a tensor assigned to a field is registered as, if at all.
-local function kind_of(self, name, value)
-  if not is_tensor(value) then
-    return nil
-  end
-  local kind = rawget(self, "_kinds")[name]
-  if not value.is_leaf then
-    if kind then
-      errors.raise("graph", "%s: field '%s' is a %s; a recorded result cannot take its place, detach it first",
-        getmetatable(self).class_name, tostring(name), kind)
-    end
-    return nil
-  end
-  if value.requires_grad then
-    return "parameter"
-  end
-  return kind or (rawget(self, "_building") and "buffer") or nil
-end
-
-local function assign(self, name, value)
-  local fields, order = rawget(self, "_fields"), rawget(self, "_order")
-  local kind = kind_of(self, name, value)
-  rawget(self, "_kinds")[name] = kind
-  if type(fields[name]) == "nil" and type(value) ~= "nil" then
-    order[#order + 1] = name
-  elseif type(value) == "nil" then
-    for i = #order, 1, -1 do
-      if order[i] == name then
-        table.remove(order, i)
-      end
-    end
-  end
-  fields[name] = kind and scope.keep(value) or value
-end
-
 local function construct(made, ...)
-  local object = setmetatable({ _fields = {}, _kinds = {}, _order = {}, _building = true }, made)
+  local object = setmetatable(fields.store(), made)
   object:init(...)
-  rawset(object, "_building", nil)
+  fields.built(object)
   return object
 end
 
@@ -103,7 +58,7 @@ function M.module(name, parent)
   if type(name) ~= "string" then
     errors.raise("invalid", "module: the name must be a string, not %s", args.describe(name))
   end
-  local made = { class_name = name, __newindex = assign, __call = forward, __tostring = to_text }
+  local made = { class_name = name, __newindex = fields.assign, __call = forward, __tostring = to_text }
   function made.__index(self, key)
     local value = rawget(self, "_fields")[key]
     if type(value) ~= "nil" then -- comparing a tensor with nil is a call
@@ -122,72 +77,9 @@ end
 
 -- Walking the tree.
 
---- The parts of a module in order: names and modules.
-local function parts(self)
-  local names, modules, fields = {}, {}, rawget(self, "_fields")
-  for _, name in ipairs(rawget(self, "_order")) do
-    local value = fields[name]
-    if is_module(value) then
-      names[#names + 1], modules[#modules + 1] = tostring(name), value
-    elseif type(value) == "table" and getmetatable(value) == nil then
-      for i, item in ipairs(value) do
-        if is_module(item) then
-          names[#names + 1], modules[#modules + 1] = name .. "." .. i, item
-        end
-      end
-    end
-  end
-  return names, modules
-end
-M.parts = parts
-
---- Calls visit(module, path) for the module and everything in it, parents first; a module inside itself is passed over.
-local function walk(self, path, above, visit)
-  if above[self] then
-    return
-  end
-  above[self] = true
-  visit(self, path)
-  local names, modules = parts(self)
-  for i, part in ipairs(modules) do
-    walk(part, path == "" and names[i] or path .. "." .. names[i], above, visit)
-  end
-  above[self] = nil
-end
-
----@class luda.nn.Entry
----@field path string where the tensor occurs first
----@field paths string[] all places
----@field tensor luda.Tensor
----@field kind "parameter"|"buffer"
-
---- Parameters and buffers in order, each once; a tensor that occurs again adds a path.
----@param self luda.nn.Module
----@return luda.nn.Entry[]
-function M.entries(self)
-  local list, by_id = {}, {}
-  walk(self, "", {}, function(module, path)
-    local fields, kinds = rawget(module, "_fields"), rawget(module, "_kinds")
-    for _, name in ipairs(rawget(module, "_order")) do
-      if kinds[name] then
-        local tensor, place = fields[name], path == "" and tostring(name) or path .. "." .. name
-        local id = tensor.id
-        local entry = by_id[id]
-        if entry then
-          entry.paths[#entry.paths + 1] = place
-        else
-          entry = { path = place, paths = { place }, tensor = tensor, kind = kinds[name] }
-          by_id[id], list[#list + 1] = entry, entry
-        end
-      end
-    end
-  end)
-  return list
-end
-
 --- An iterator over path and tensor of one kind.
 local function each(self, kind)
-  local list, i = M.entries(self), 0
+  local list, i = fields.entries(self), 0
   return function()
     repeat
       i = i + 1
@@ -198,7 +90,7 @@ local function each(self, kind)
   end
 end
 
---- Iterates over path and parameter, in order of assignment; tied parameters come once.
+--- Iterates over path and parameter, in the order of the fields; tied parameters come once.
 ---@return fun(): string?, luda.Tensor?
 function Module:named_parameters()
   return each(self, "parameter")
@@ -224,7 +116,7 @@ end
 ---@return table<string, string>
 function Module:aliases()
   local found = {}
-  for _, entry in ipairs(M.entries(self)) do
+  for _, entry in ipairs(fields.entries(self)) do
     for i = 2, #entry.paths do
       found[entry.paths[i]] = entry.path
     end
@@ -236,9 +128,9 @@ end
 ---@return fun(): string?, luda.nn.Module?
 function Module:named_modules()
   local list, i = {}, 0
-  walk(self, "", {}, function(module, path)
+  fields.walk(self, "", {}, function(module, path)
     list[#list + 1] = { path, module }
-  end)
+  end, fields.nothing)
   return function()
     i = i + 1
     if list[i] then
@@ -263,7 +155,7 @@ end
 ---@param fn fun(module: luda.nn.Module)
 ---@return luda.nn.Module self
 function Module:apply(fn)
-  local _, modules = parts(self)
+  local _, modules = fields.parts(self)
   for _, part in ipairs(modules) do
     part:apply(fn)
   end
@@ -307,7 +199,7 @@ end
 --- Puts change(tensor) in the place of every tensor where it is another one; tied tensors stay tied.
 local function replace(self, change)
   local changed = {}
-  for _, entry in ipairs(M.entries(self)) do
+  for _, entry in ipairs(fields.entries(self)) do
     local tensor = entry.tensor
     local new = change(tensor)
     if new then
@@ -316,9 +208,9 @@ local function replace(self, change)
     end
   end
   for _, module in self:named_modules() do
-    local fields = rawget(module, "_fields")
+    local values = rawget(module, "_fields")
     for name in pairs(rawget(module, "_kinds")) do
-      fields[name] = changed[fields[name].id] or fields[name]
+      values[name] = changed[values[name].id] or values[name]
     end
   end
   return self
@@ -345,83 +237,6 @@ function Module:to_dtype(dtype)
     local convert = tensor.dtype ~= dtype and args.dtype_class(tensor.dtype) == "float"
     return convert and methods.to(methods.detach(tensor), dtype) or nil
   end)
-end
-
--- State.
-
---- Parameters and buffers by path. They share the module's memory; clone them to hold on to today's values.
----@return table<string, luda.Tensor>
-function Module:state()
-  local state = {}
-  for _, entry in ipairs(M.entries(self)) do
-    state[entry.path] = methods.detach(entry.tensor)
-  end
-  return state
-end
-
-local function same_shape(a, b)
-  return args.shape_text(a.shape) == args.shape_text(b.shape)
-end
-
---- Pairs of target and source that fit, the report, and sentences about what does not.
-local function match(self, state)
-  local pairs_found, sentences, expected = {}, {}, {}
-  local report = { missing = {}, unexpected = {}, mismatched = {} }
-  for _, entry in ipairs(M.entries(self)) do
-    local source
-    for _, path in ipairs(entry.paths) do
-      expected[path] = true
-      source = source or state[path]
-    end
-    if not source then
-      report.missing[#report.missing + 1] = entry.path
-      sentences[#sentences + 1] = entry.path .. " is missing"
-    elseif not same_shape(source, entry.tensor) then
-      report.mismatched[#report.mismatched + 1] = entry.path
-      sentences[#sentences + 1] = ("%s has shape %s, the module's %s"):format(entry.path,
-        args.shape_text(source.shape), args.shape_text(entry.tensor.shape))
-    else
-      pairs_found[#pairs_found + 1] = { entry.tensor, source }
-    end
-  end
-  for path in pairs(state) do
-    if not expected[path] then
-      report.unexpected[#report.unexpected + 1] = path
-    end
-  end
-  table.sort(report.unexpected)
-  for _, path in ipairs(report.unexpected) do
-    sentences[#sentences + 1] = path .. " is unexpected"
-  end
-  return pairs_found, report, sentences
-end
-
---- Copies values by path into parameters and buffers. Strict: any difference raises and nothing is copied; else what
--- fits is copied. Returns lists of names.
----@param state table<string, luda.Tensor>
----@param given? {strict: boolean}
----@return {missing: string[], unexpected: string[], mismatched: string[]}
-function Module:load_state(state, given)
-  local options = args.options("load_state", given, { strict = true })
-  if type(state) ~= "table" then
-    errors.raise("invalid", "load_state: expected a table of tensors by path, got %s", args.describe(state))
-  end
-  for path, tensor in pairs(state) do
-    if not is_tensor(tensor) then
-      errors.raise("invalid", "load_state: entry '%s' must be a tensor, not %s", tostring(path), args.describe(tensor))
-    end
-  end
-  local found, report, sentences = match(self, state)
-  if options.strict and #sentences > 0 then
-    errors.raise_with("mismatch", ("load_state: the state does not fit %s: %s; strict = false loads what fits"):format(
-      getmetatable(self).class_name, table.concat(sentences, ", ")), { detail = report })
-  end
-  autograd.no_grad(function()
-    for _, pair in ipairs(found) do
-      methods.copy_(pair[1], pair[2])
-    end
-  end)
-  return report
 end
 
 return M

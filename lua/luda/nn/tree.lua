@@ -1,21 +1,20 @@
 --- tostring(module): one line a module, with the shapes of what it holds and how many numbers that is.
 
 local args = require "luda.args"
-local modules = require "luda.nn.module"
+local fields = require "luda.nn.fields"
 
 local M = {}
 
---- The module's own tensors as text; tied ones are named, not counted again.
-local function own_text(module, path, first)
-  local fields, kinds, texts = rawget(module, "_fields"), rawget(module, "_kinds"), {}
+--- What a module holds itself, as text.
+local function own_text(module, prefix, aliases)
+  local values, kinds, texts = rawget(module, "_fields"), rawget(module, "_kinds"), {}
   for _, name in ipairs(rawget(module, "_order")) do
-    if kinds[name] then
-      local tensor, place = fields[name], path == "" and tostring(name) or path .. "." .. name
-      local id, note = tensor.id, ""
-      first[id] = first[id] or place
-      if first[id] ~= place then
-        note = " (tied to " .. first[id] .. ")"
-      elseif kinds[name] == "buffer" then
+    local kind, tensor = kinds[name], values[name]
+    if kind then
+      local note, tied = "", aliases[prefix .. name]
+      if tied then
+        note = " (tied to " .. tied .. ")"
+      elseif kind == "buffer" then
         note = " (buffer)"
       elseif not tensor.requires_grad then
         note = " (frozen)"
@@ -23,34 +22,32 @@ local function own_text(module, path, first)
       texts[#texts + 1] = ("%s %s%s"):format(name, args.shape_text(tensor.shape), note)
     end
   end
-  return table.concat(texts, ", ")
+  return #texts > 0 and "  " .. table.concat(texts, ", ") or ""
 end
 
-local function line(module, name, path, depth, first)
-  local label = (name and name .. ": " or "") .. getmetatable(module).class_name
-  local own = own_text(module, path, first)
+local function line(module, prefix, label, aliases)
   local count = module:count()
-  return ("%s%s%s%s"):format(("  "):rep(depth), label, own ~= "" and "  " .. own or "",
-    count > 0 and ("  %d parameter%s"):format(count, count == 1 and "" or "s") or "")
+  return label .. getmetatable(module).class_name .. own_text(module, prefix, aliases)
+    .. (count > 0 and ("  %d parameter%s"):format(count, count == 1 and "" or "s") or "")
 end
 
 ---@param module luda.nn.Module
 ---@return string
 function M.describe(module)
-  local lines, first, above = {}, {}, {}
-  local function add(part, name, path, depth)
+  local lines, above, aliases = {}, {}, module:aliases()
+  local function add(part, prefix, label, depth)
     if above[part] then
       return
     end
     above[part] = true
-    lines[#lines + 1] = line(part, name, path, depth, first)
-    local names, inner = modules.parts(part)
-    for i, child in ipairs(inner) do
-      add(child, names[i], path == "" and names[i] or path .. "." .. names[i], depth + 1)
+    lines[#lines + 1] = ("  "):rep(depth) .. line(part, prefix, label, aliases)
+    local names, inner = fields.parts(part)
+    for i, name in ipairs(names) do
+      add(inner[i], prefix .. name .. ".", name .. ": ", depth + 1)
     end
     above[part] = nil
   end
-  add(module, nil, "", 0)
+  add(module, "", "", 0)
   return table.concat(lines, "\n")
 end
 

@@ -2,130 +2,17 @@
 
 local args = require "luda.args"
 local class = require "luda.class"
-local errors = require "luda.error"
+local schedule = require "luda.optim.schedule"
 
-local cos, pi, floor, huge = math.cos, math.pi, math.floor, math.huge
+local Schedule, refuse, check_schedule = schedule.Schedule, schedule.refuse, schedule.check_schedule
+local tests = schedule.tests
+local not_negative, positive, fraction, steps = tests.not_negative, tests.positive, tests.fraction, tests.steps
+local cos, pi, floor = math.cos, math.pi, math.floor
 
----@class luda.Schedule
----@field count integer steps taken; may be set
----@field options table
-local Schedule = class("luda.Schedule")
+local M = { Plateau = require "luda.optim.plateau" }
 
---- The rate for the next update; counts.
----@return number
-function Schedule:step()
-  local rate = self:at(self.count)
-  self.count = self.count + 1
-  return rate
-end
-
---- The rate that the next step() returns.
----@return number
-function Schedule:rate()
-  return self:at(self.count)
-end
-
----@return table
-function Schedule:state()
-  return { count = self.count }
-end
-
----@param state table
----@return string[] found
-function Schedule:check_state(state) -- luacheck: no self
-  local count = type(state) == "table" and state.count
-  if type(count) ~= "number" or count < 0 or count ~= floor(count) then
-    return { ("scheduler: a count of %s"):format(tostring(count)) }
-  end
-  return {}
-end
-
----@param state table
----@return luda.Schedule self
-function Schedule:load_state(state)
-  local found = self:check_state(state)
-  if #found > 0 then
-    errors.raise_with("mismatch", "load_state: " .. found[1], { detail = found })
-  end
-  self.count = state.count
-  return self
-end
-
---- What must be the same for a count to mean the same.
----@return table
-function Schedule:configuration()
-  local configuration = { kind = self.class_name }
-  for name, value in pairs(self.options) do
-    configuration[name] = type(value) == "table" and value.configuration and value:configuration() or value
-  end
-  return configuration
-end
-
-function Schedule:__tostring()
-  return ("luda.optim.lr.%s(count %d, rate %g)"):format(self.class_name, self.count, self:rate())
-end
-
-local M = {}
-
-local function refuse(name, option, value, need)
-  errors.raise("invalid", "optim.lr.%s: %s is %s, it must be %s", name, option, args.describe(value), need)
-end
-
--- Tests that options must pass: what is needed in words, and the test.
-local number = { "a finite number", function(x) return x > -huge and x < huge end }
-local not_negative = { "finite and at least 0", function(x) return x >= 0 and x < huge end }
-local positive = { "finite and positive", function(x) return x > 0 and x < huge end }
-local fraction = { "positive and at most 1", function(x) return x > 0 and x <= 1 end }
-local steps = { "a whole number of at least 1", function(x) return x >= 1 and x < huge and x == floor(x) end }
-local count = { "a whole number of at least 0", function(x) return x >= 0 and x < huge and x == floor(x) end }
-
-local function check_number(name, option, value, test)
-  if type(value) ~= "number" or not test[2](value) then
-    refuse(name, option, value, test[1])
-  end
-end
-
-local function check_schedule(name, option, value)
-  if type(value) ~= "table" or type(value.at) ~= "function" then
-    refuse(name, option, value, "a schedule that is a function of the count")
-  end
-end
-
---- Makes a schedule class. `known` lists its options as {name, test, default}; the test "schedule" is for another schedule,
--- a table of names for a choice, false for anything. `at(options, i)` is the rate of step i, from 0.
 local function define(name, known, at, check)
-  local made = class(name, Schedule)
-  made.__tostring = Schedule.__tostring
-  local defaults = {}
-  for _, option in ipairs(known) do
-    defaults[option[1]] = option[3] == nil and args.absent or option[3]
-  end
-
-  function made:init(given)
-    local options = args.options("optim.lr." .. name, given, defaults)
-    for _, option in ipairs(known) do
-      local key, test = option[1], option[2]
-      if test == "schedule" then
-        check_schedule(name, key, options[key])
-      elseif test == "choice" then
-        if not option[4][options[key]] then
-          refuse(name, key, options[key], option[5])
-        end
-      elseif test then
-        check_number(name, key, options[key], test)
-      end
-    end
-    if check then
-      check(options)
-    end
-    self.options, self.count = options, 0
-  end
-
-  function made:at(i)
-    return at(self.options, i)
-  end
-  M[name] = made
-  return made
+  M[name] = schedule.define(name, known, at, check)
 end
 
 -- Curves.
@@ -172,7 +59,7 @@ end)
 
 --- Cosine from max / div up to max, and down to max / div / final_div; then it stays.
 define("OneCycle", {
-  { "max", positive }, { "steps", steps }, { "up", number, 0.3 }, { "div", positive, 25 }, { "final_div", positive, 1e4 },
+  { "max", positive }, { "steps", steps }, { "up", tests.share, 0.3 }, { "div", positive, 25 }, { "final_div", positive, 1e4 },
 }, function(o, i)
   local function between(a, b, part)
     return b + (a - b) / 2 * (1 + cos(pi * part))
@@ -184,10 +71,6 @@ define("OneCycle", {
     return low / o.final_div
   end
   return between(o.max, low / o.final_div, (i - top) / (last - top))
-end, function(o)
-  if not (o.up >= 0 and o.up <= 1) then
-    refuse("OneCycle", "up", o.up, "between 0 and 1")
-  end
 end)
 
 -- Schedules of schedules. Children are asked for the rate at a count; their own counts are not used.
@@ -220,7 +103,7 @@ function Sequential:init(list)
     end
     check_schedule("Sequential", "schedule " .. i, entry[1])
     if entry[2] ~= nil or i < #list then
-      check_number("Sequential", "the steps of entry " .. i, entry[2], count)
+      schedule.check_number("Sequential", "the steps of entry " .. i, entry[2], tests.count)
     end
     self.options[i] = { entry[1], entry[2] }
   end
@@ -288,78 +171,6 @@ function Composed:configuration()
     configuration.parts[i] = child:configuration()
   end
   return configuration
-end
-
--- A rate that follows a measurement.
-
----@class luda.Plateau : luda.Schedule
----@field best number
----@field bad integer steps since the metric was better by the threshold
-local Plateau = define("Plateau", {
-  { "lr", positive }, { "factor", fraction, 0.1 }, { "patience", count, 10 }, { "threshold", not_negative, 1e-4 },
-  { "cooldown", count, 0 }, { "min", not_negative, 0 },
-  { "mode", "choice", "min", { min = true, max = true }, "'min' or 'max'" },
-}, nil)
-
-local begin = Plateau.init
-function Plateau:init(given)
-  begin(self, given)
-  self.lr, self.best, self.bad, self.cooling = self.options.lr, nil, 0, 0
-end
-Plateau.at = nil
-
-function Plateau:rate()
-  return self.lr
-end
-
-local function better(o, metric, best)
-  if best == nil then
-    return metric == metric
-  elseif o.mode == "min" then
-    return metric < best - math.abs(best) * o.threshold
-  end
-  return metric > best + math.abs(best) * o.threshold
-end
-
---- Takes a measurement; the rate falls by `factor` after more than `patience` in a row that are not better.
----@param metric number
----@return number
-function Plateau:step(metric)
-  local o = self.options
-  args.number("optim.lr.Plateau", "the metric", metric)
-  self.count = self.count + 1
-  if better(o, metric, self.best) then
-    self.best, self.bad = metric, 0
-  else
-    self.bad = self.bad + 1
-  end
-  if self.cooling > 0 then
-    self.cooling, self.bad = self.cooling - 1, 0
-  end
-  if self.bad > o.patience then
-    self.lr, self.bad, self.cooling = math.max(self.lr * o.factor, o.min), 0, o.cooldown
-  end
-  return self.lr
-end
-
-function Plateau:state()
-  return { count = self.count, lr = self.lr, best = self.best, bad = self.bad, cooling = self.cooling }
-end
-
-function Plateau:check_state(state)
-  local found = Schedule.check_state(self, state)
-  for _, name in ipairs { "lr", "bad", "cooling" } do
-    if #found == 0 and type(state[name]) ~= "number" then
-      found[1] = ("scheduler: the state has no %s"):format(name)
-    end
-  end
-  return found
-end
-
-function Plateau:load_state(state)
-  Schedule.load_state(self, state)
-  self.lr, self.best, self.bad, self.cooling = state.lr, state.best, state.bad, state.cooling
-  return self
 end
 
 return M

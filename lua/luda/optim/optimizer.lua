@@ -137,13 +137,13 @@ function Optimizer:step(lr, grads, given)
   }
 end
 
---- Gradients are divided by this before anything else: the factor by which the loss was scaled.
+--- Gradients are divided by this before anything else: the factor by which the loss was scaled. A scale that changes
+-- while training belongs to whoever changes it: records compare the one that the optimizer was made with.
 ---@param scale number
 function Optimizer:set_gradient_scale(scale)
   local settings = settings_of(self.given)
   settings.gradient_scale = args.number("set_gradient_scale", "the scale", scale)
   lib.check(C.luda_optim_set_settings(self.pointer, settings))
-  self.given.settings.gradient_scale = scale
 end
 
 -- State.

@@ -6,6 +6,7 @@ local files = require "luda.files"
 local json = require "luda.json"
 local manifest = require "luda.manifest"
 local scope = require "luda.scope"
+local values = require "luda.values"
 
 local ffi = lib.ffi
 
@@ -37,9 +38,8 @@ local function compare_tensors(found, name, a, b)
   local place = first_difference(a, b, a.numel * width)
   if place then
     place = math.floor(place / width)
-    local get = require("luda.sugar").element
-    found[#found + 1] = ("%s: differs from element %d on: %s, %s"):format(name, place + 1, tostring(get(a, place)),
-      tostring(get(b, place)))
+    found[#found + 1] = ("%s: differs from element %d on: %s, %s"):format(name, place + 1,
+      tostring(values.element(a, place)), tostring(values.element(b, place)))
   end
 end
 

@@ -1,0 +1,70 @@
+--- Ranks in processes of their own: the meeting place, and joining it.
+
+local lib = require "luda.ffi"
+local args = require "luda.args"
+local class = require "luda.class"
+local errors = require "luda.error"
+local Comm = require "luda.dist.comm"
+
+local ffi, C = lib.ffi, lib.C
+
+local M = {}
+
+---@class luda.Rendezvous
+---@field address string host:port
+---@field session string
+local Rendezvous = class("luda.Rendezvous")
+
+function Rendezvous:init(pointer)
+  self.pointer = ffi.gc(pointer, C.luda_rendezvous_release)
+  self.address = ffi.string(C.luda_rendezvous_address(pointer))
+  self.session = ffi.string(C.luda_rendezvous_session(pointer))
+end
+
+--- Stops serving; ranks that have met go on without it. Twice is harmless.
+function Rendezvous:close()
+  if self.pointer then
+    C.luda_rendezvous_release(ffi.gc(self.pointer, nil))
+    self.pointer = nil
+  end
+end
+
+--- Serves on the network thread until closed. Port 0 takes a free one; see .address.
+---@param options {size: integer, bind: string?, session: string?}
+---@return luda.Rendezvous
+function M.rendezvous(options)
+  options = args.options("rendezvous", options, { bind = "127.0.0.1:0", session = args.absent, size = args.absent })
+  local out = ffi.new("luda_rendezvous *[1]")
+  lib.check(C.luda_rendezvous_new(options.bind, options.session, args.integer("rendezvous", "size", options.size), out))
+  return Rendezvous(out[0])
+end
+
+--- Joins a meeting; returns when all ranks have come.
+---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?}
+---@return luda.Comm
+function M.connect(options, place)
+  options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
+    size = args.absent, timeout = 300 })
+  if type(options.address) ~= "string" then
+    errors.raise("invalid", "connect: address must be \"host:port\", not %s", args.describe(options.address))
+  end
+  local settings, out = ffi.new("luda_comm_options"), ffi.new("luda_comm *[1]")
+  settings.size, settings.timeout = ffi.sizeof(settings), args.number("connect", "timeout", options.timeout)
+  lib.check(C.luda_comm_connect(options.address, options.session, args.integer("connect", "rank", options.rank),
+    args.integer("connect", "size", options.size), settings, out))
+  return Comm(out[0], place)
+end
+
+--- Joins as the environment says.
+---@param place {rank: integer, size: integer, launcher: string}
+function M.join(place, timeout)
+  local address = os.getenv("LUDA_RENDEZVOUS")
+  if not address then
+    errors.raise("invalid", "init: rank %d of %d was started by %s, but LUDA_RENDEZVOUS (host:port of the meeting) is not set; "
+      .. "start the ranks with luda run", place.rank, place.size, place.launcher)
+  end
+  return M.connect({ address = address, session = os.getenv("LUDA_SESSION"), rank = place.rank, size = place.size,
+    timeout = timeout }, place)
+end
+
+return M
