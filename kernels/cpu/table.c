@@ -1,8 +1,13 @@
 /*
- * The kernel table of one instruction set. A kernel is a function luda__<operator>_<dtype>_<level>; the declarations are
- * weak, so that a pair for which no family defines one is NULL: "not supported" and "no such function" are one fact.
+ * The kernel table of one instruction set or device. A kernel is a function luda__<operator>_<dtype>_<level>; which pairs
+ * there are follows from the types column. A device that lacks some of them sets KERNEL_LINKAGE to weak: an entry without
+ * a function is then NULL, "not supported".
  */
 #include "kernel.h"
+
+#ifndef KERNEL_LINKAGE
+#define KERNEL_LINKAGE
+#endif
 
 #define EACH "table_declare.inc"
 #include "each.h"

@@ -31,6 +31,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* --- Names of kernels, as in kernels/cpu/kernel.h; kernels/cpu/each.h includes a file once per dtype --- */

@@ -5,6 +5,7 @@
  * Everything runs in LUDA's own streams, which never wait for CUDA's default stream.
  */
 #include "../../runtime/core/core.h"
+#include "../optim.h"
 #include "stream.h"
 
 #include <stdio.h>
@@ -12,8 +13,6 @@
 #include <string.h>
 
 enum { MAX_DEVICES = 16, MESSAGE = 256 };
-
-extern const luda_kernel_table luda_kernel_table_cuda;
 
 static int device_count;
 static luda_cuda_stream *defaults[MAX_DEVICES];
@@ -323,6 +322,11 @@ static const luda_kernel_table *cuda_kernels(int index)
     return &luda_kernel_table_cuda;
 }
 
+static const luda_optim_kernels *cuda_optim(int index)
+{
+    return &luda_optim_kernels_cuda;
+}
+
 static const luda_device_ops cuda_device = {
     .abi = LUDA_DEVICE_ABI,
     .name = "cuda",
@@ -342,6 +346,7 @@ static const luda_device_ops cuda_device = {
     .event_release = cuda_event_release,
     .memory = cuda_memory,
     .kernels = cuda_kernels,
+    .optim = cuda_optim,
 };
 
 LUDA_API const luda_device_ops *luda_plugin_open_device(uint32_t abi, char *message, size_t size);

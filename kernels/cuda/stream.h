@@ -49,6 +49,9 @@ cublasHandle_t luda__cuda_blas(luda_cuda_stream *stream, char *message);
 /* The operator's name. */
 const char *luda__cuda_op_name(int32_t op);
 
+extern const luda_kernel_table luda_kernel_table_cuda;
+extern const struct luda_optim_kernels luda_optim_kernels_cuda;
+
 #ifdef __cplusplus
 }
 #endif

@@ -132,7 +132,8 @@ const char *luda__asked_text(const luda_announcement *asked, char *buffer, size_
         snprintf(dim, sizeof dim, " along axis %d of %d", asked->dim, asked->ndim);
     snprintf(buffer, room, "%s%s%s %s %s%s%s%s%s%s%s%s", luda__call_name(asked->operation), reduces ? " " : "",
              reduces && in_range(asked->reduction, LUDA_REDUCE_COUNT) ? reductions[asked->reduction].name : "",
-             asked->dtype >= 0 ? luda_dtype_name((luda_dtype)asked->dtype) : "?", shape, dim, root, direct ? "" : " by ",
+             asked->dtype >= 0 ? luda_dtype_name((luda_dtype)asked->dtype) : "?", shape, dim, root,
+             direct ? "" : " by ",
              direct || !in_range(asked->algorithm, LUDA_ALGORITHM_COUNT) ? "" : algorithms[asked->algorithm],
              asked->tracked > 0 ? " tracked" : "", asked->site[0] ? " at " : "", asked->site);
     return buffer;
@@ -157,7 +158,8 @@ uint64_t luda__asked_hash(const luda_announcement *asked)
 }
 
 /* The compared fields, most telling first. */
-#define FIELDS(FIELD) FIELD(operation) FIELD(dtype) FIELD(shape) FIELD(reduction) FIELD(root) FIELD(algorithm) FIELD(dim) FIELD(tracked)
+#define FIELDS(FIELD) \
+    FIELD(operation) FIELD(dtype) FIELD(shape) FIELD(reduction) FIELD(root) FIELD(algorithm) FIELD(dim) FIELD(tracked)
 #define FIELD(name) FIELD_##name,
 enum { FIELDS(FIELD) FIELD_COUNT };
 #undef FIELD
@@ -168,9 +170,14 @@ static const char *const field_names[] = { FIELDS(FIELD) };
 
 static bool known(const luda_announcement *a, int field)
 {
-    const int32_t value[] = { [FIELD_operation] = a->operation, [FIELD_dtype] = a->dtype,         [FIELD_shape] = a->ndim,
-                              [FIELD_reduction] = a->reduction, [FIELD_root] = a->root,           [FIELD_algorithm] = a->algorithm,
-                              [FIELD_dim] = a->dim,             [FIELD_tracked] = a->tracked };
+    const int32_t value[] = { [FIELD_operation] = a->operation,
+                              [FIELD_dtype] = a->dtype,
+                              [FIELD_shape] = a->ndim,
+                              [FIELD_reduction] = a->reduction,
+                              [FIELD_root] = a->root,
+                              [FIELD_algorithm] = a->algorithm,
+                              [FIELD_dim] = a->dim,
+                              [FIELD_tracked] = a->tracked };
     return value[field] >= 0;
 }
 
@@ -236,7 +243,8 @@ static luda_status differ(const luda_announcement *asked, int size, int me, int 
 {
     char text[320];
     size_t used;
-    luda__fault(fault, LUDA_EMISMATCH, "%s: ranks disagree about the %s: ", luda__call_name(asked[me].operation), field_names[field]);
+    luda__fault(fault, LUDA_EMISMATCH, "%s: ranks disagree about the %s: ", luda__call_name(asked[me].operation),
+                field_names[field]);
     blame_minority(asked, size, field, fault);
     used = strlen(fault->text);
     for (int r = 0; r < size && used < sizeof fault->text - 1; r++) {
@@ -266,13 +274,14 @@ static luda_status refuse(const luda_announcement *asked, int size, int me, luda
         return (luda_status)fault->status;
     }
     luda__culprits_text(fault, size, who, sizeof who);
-    snprintf(fault->text, sizeof fault->text, "%s: refused by %s: %s", luda__call_name(asked[me].operation), who, asked[first].note);
+    snprintf(fault->text, sizeof fault->text, "%s: refused by %s: %s", luda__call_name(asked[me].operation), who,
+             asked[first].note);
     return LUDA_EMISMATCH;
 }
 
 /* Whoever passes a tensor is the root, where no rank names one. */
-static luda_status find_sender(const luda_announcement *asked, int size, luda_announcement *agreed, luda_comm_fault *fault,
-                               const char **field)
+static luda_status find_sender(const luda_announcement *asked, int size, luda_announcement *agreed,
+                               luda_comm_fault *fault, const char **field)
 {
     char who[128];
     int senders = 0;
@@ -294,8 +303,8 @@ static luda_status find_sender(const luda_announcement *asked, int size, luda_an
     return LUDA_EMISMATCH;
 }
 
-luda_status luda__compare(const luda_announcement *asked, int size, int me, luda_announcement *agreed, luda_comm_fault *fault,
-                          const char **field)
+luda_status luda__compare(const luda_announcement *asked, int size, int me, luda_announcement *agreed,
+                          luda_comm_fault *fault, const char **field)
 {
     bool same = true;
     *agreed = asked[me];

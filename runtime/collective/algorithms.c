@@ -153,7 +153,8 @@ void luda__halving_reduce(luda_steps *s, const void *in, void *out, int root)
     for (int distance = 1; distance < power; distance *= 2, level--) {
         range theirs = half(kept[level - 1], !(s->rank & distance));
         uint32_t step = (uint32_t)(DOUBLE + LEVELS - level);
-        luda__give(s, s->rank ^ distance, step, (char *)out + kept[level].start * s->width, kept[level].count * s->width);
+        luda__give(s, s->rank ^ distance, step, (char *)out + kept[level].start * s->width,
+                   kept[level].count * s->width);
         luda__expect(s, s->rank ^ distance, step, (char *)out + theirs.start * s->width, theirs.count * s->width);
         if (!luda__arrived(s, step))
             return;

@@ -141,10 +141,24 @@ static bool spin(luda_board *board, double until)
     return changed || atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
 }
 
+/* On a busy machine whoever would wake us is not running: a rank that spun in vain a few times leaves it for a while. */
+static bool spin_with_luck(luda_board *board, luda_seat *seat, double until)
+{
+    enum { VAIN = 4, REST = 256 };
+    if (board->spin == 0 || (seat->vain >= VAIN && seat->vain++ < REST))
+        return false;
+    if (spin(board, until)) {
+        seat->vain = 0;
+        return true;
+    }
+    seat->vain = seat->vain >= REST ? VAIN : seat->vain + 1;
+    return false;
+}
+
 void luda__board_sleep(luda_board *board, int rank, double until)
 {
     struct timespec when;
-    if (board->spin > 0 && spin(board, until))
+    if (spin_with_luck(board, &board->seats[rank], until))
         return;
     until = until < 1e15 ? until : 1e15;
     when.tv_sec = (time_t)until;
@@ -231,7 +245,10 @@ void luda_board_lost(luda_board *board, int lost, int left, const char *text)
     if (seat->presence == LUDA_PRESENT) {
         seat->presence = left ? LUDA_LEFT : LUDA_DIED;
         seat->lost_at = luda__now();
-        snprintf(seat->lost_text, sizeof seat->lost_text, "%s", text ? text : left ? "left the group" : "connection closed");
+        snprintf(seat->lost_text, sizeof seat->lost_text, "%s",
+                 text   ? text
+                 : left ? "left the group"
+                        : "connection closed");
     }
     luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
@@ -258,6 +275,19 @@ void luda_board_position(luda_board *board, int rank, uint64_t *sequence, int *w
 
 /* --- Blame --- */
 
+/* A rank that left right after a call had failed on it, a call that succeeded here: that failure is what happened. */
+static bool find_earlier_fault(const luda_wait *wait, int rank, luda_comm_fault *fault)
+{
+    uint64_t last = wait->board->seats[rank].sequence;
+    const luda_record *record = &wait->board->records[last % LUDA_RECORDS];
+    if (last == 0 || record->sequence != last || !record->failed || last >= wait->sequence)
+        return false;
+    *fault = record->fault;
+    snprintf(fault->text, sizeof fault->text, "%s: rank %d left after call %llu failed there: %.300s", wait->name, rank,
+             (unsigned long long)last, record->fault.text);
+    return true;
+}
+
 /*
  * Some rank that the call needs is gone: those that died, or, if none did, those that left. One that had arrived may have
  * completed the call (its last) while others are still hearing of it: it gets a moment.
@@ -273,6 +303,9 @@ static bool find_lost(const luda_wait *wait, const luda_record *record, luda_com
             worst = board->seats[r].presence > worst ? board->seats[r].presence : worst;
     if (worst == LUDA_PRESENT)
         return false;
+    for (int r = 0; r < board->size && worst == LUDA_LEFT; r++)
+        if (board->seats[r].presence == LUDA_LEFT && find_earlier_fault(wait, r, fault))
+            return true;
     luda__fault(fault, LUDA_EPEER, "lost");
     for (int r = board->size - 1; r >= 0; r--)
         if (board->seats[r].presence == worst) {
@@ -326,8 +359,9 @@ bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault)
     if (record && record->failed) {
         *fault = record->fault;
         if (luda__blamed(fault, wait->rank))
-            snprintf(fault->text, sizeof fault->text, "%s: the other ranks gave call %llu up because of rank %d: %.300s",
-                     wait->name, (unsigned long long)wait->sequence, wait->rank, record->fault.text);
+            snprintf(fault->text, sizeof fault->text,
+                     "%s: the other ranks gave call %llu up because of rank %d: %.300s", wait->name,
+                     (unsigned long long)wait->sequence, wait->rank, record->fault.text);
         return true;
     }
     return false;
@@ -362,8 +396,8 @@ void luda__board_give_up(luda_wait *wait, const luda_comm_fault *fault)
         wait->transport->fail(wait->transport->state, wait->sequence, fault);
 }
 
-luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_announcement *asked, luda_comm_fault *fault,
-                              const char **field)
+luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_announcement *asked,
+                              luda_comm_fault *fault, const char **field)
 {
     luda_board *board = wait->board;
     bool mine = false; /* this rank found the fault, and tells */
@@ -395,7 +429,8 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             luda__board_wake(board);
             break;
         }
-        luda__board_sleep(board, wait->rank, nobody_lost(board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4));
+        luda__board_sleep(board, wait->rank,
+                          nobody_lost(board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4));
     }
     pthread_mutex_unlock(&board->lock);
     if (mine && wait->transport->fail)

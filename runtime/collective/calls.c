@@ -57,8 +57,8 @@ static luda_status check_dim(luda_collective_run *run, const arguments *a)
     run->asked.dim = dim < 0 ? dim + ndim : dim;
     length = luda_tensor_shape(a->tensor)[run->asked.dim];
     if (operations[run->asked.operation].cuts && length % run->comm->size != 0)
-        return luda__fail(LUDA_ESHAPE, "%s: %lld along the axis do not divide among %d ranks", run->wait.name, (long long)length,
-                          run->comm->size);
+        return luda__fail(LUDA_ESHAPE, "%s: %lld along the axis do not divide among %d ranks", run->wait.name,
+                          (long long)length, run->comm->size);
     return LUDA_OK;
 }
 
@@ -78,7 +78,8 @@ static luda_status check_reduction(luda_collective_run *run, const arguments *a)
         return luda__fail(LUDA_EINVAL, "%s: no reduction number %d", run->wait.name, (int)a->reduction);
     run->asked.reduction = (int32_t)a->reduction;
     if (!luda__reduction_fits(a->reduction, dtype))
-        return luda__fail(LUDA_EDTYPE, "%s: no %s of %s%s", run->wait.name, luda_reduction_name(a->reduction), luda_dtype_name(dtype),
+        return luda__fail(LUDA_EDTYPE, "%s: no %s of %s%s", run->wait.name, luda_reduction_name(a->reduction),
+                          luda_dtype_name(dtype),
                           a->reduction == LUDA_REDUCE_MEAN ? "; take the sum, or convert to a floating type" : "");
     return LUDA_OK;
 }
@@ -88,7 +89,8 @@ static luda_status check_tracked(luda_collective_run *run, const arguments *a)
     bool tracked = luda_grad_enabled() && luda_requires_grad(a->tensor);
     run->asked.tracked = tracked;
     if (tracked && a->in_place)
-        return luda__fail(LUDA_EGRAPH, "%s: in place on a tracked tensor; use the form that returns a new one", run->wait.name);
+        return luda__fail(LUDA_EGRAPH, "%s: in place on a tracked tensor; use the form that returns a new one",
+                          run->wait.name);
     if (tracked && !luda__collective_differentiable((luda_collective_call)run->asked.operation, a->reduction))
         return luda__fail(LUDA_EGRAPH, "%s: has no gradient%s%s; detach the tensor first", run->wait.name,
                           operations[run->asked.operation].reduces ? " with " : "",
@@ -104,10 +106,12 @@ static luda_status ask(luda_collective_run *run, const arguments *a)
     if (has_root(operation))
         LUDA_TRY(check_root(run, a));
     if (!a->tensor) {
-        bool must = operations[operation].takes == EVERYBODY || (operations[operation].takes == ROOT && a->root == run->comm->rank);
+        bool must = operations[operation].takes == EVERYBODY ||
+                    (operations[operation].takes == ROOT && a->root == run->comm->rank);
         if (has_dim(operation) && a->options && a->options->dim)
             run->asked.dim = a->options->dim < 0 ? -1 : a->options->dim;
-        return must ? luda__fail(LUDA_EINVAL, "%s: rank %d must pass a tensor", run->wait.name, run->comm->rank) : LUDA_OK;
+        return must ? luda__fail(LUDA_EINVAL, "%s: rank %d must pass a tensor", run->wait.name, run->comm->rank)
+                    : LUDA_OK;
     }
     run->asked.sender = 1;
     run->asked.dtype = (int32_t)luda_tensor_dtype(a->tensor);
@@ -133,7 +137,8 @@ static luda_status host_input(luda_tensor *tensor, luda_tensor **out)
         *out = tensor;
         return LUDA_OK;
     }
-    LUDA_TRY(luda_tensor_new(luda_tensor_dtype(tensor), cpu, luda_tensor_ndim(tensor), luda_tensor_shape(tensor), &copy));
+    LUDA_TRY(
+        luda_tensor_new(luda_tensor_dtype(tensor), cpu, luda_tensor_ndim(tensor), luda_tensor_shape(tensor), &copy));
     status = luda__copy(tensor, copy);
     if (status == LUDA_OK)
         *out = copy;
@@ -221,7 +226,8 @@ static luda_status hand_over(luda_collective_run *run, const arguments *a, luda_
         return LUDA_OK;
     if (result && run->device.type != LUDA_CPU) {
         luda_tensor *there;
-        LUDA_TRY(luda_tensor_new(luda_tensor_dtype(result), run->device, luda_tensor_ndim(result), luda_tensor_shape(result), &there));
+        LUDA_TRY(luda_tensor_new(luda_tensor_dtype(result), run->device, luda_tensor_ndim(result),
+                                 luda_tensor_shape(result), &there));
         luda_tensor_release(result);
         run->output = there;
         LUDA_TRY(luda__copy(result, there));
@@ -253,8 +259,8 @@ luda_status luda_comm_barrier(luda_comm *comm, const luda_comm_options *options)
     return run_call(comm, LUDA_CALL_BARRIER, &(arguments){ .options = options }, NULL);
 }
 
-luda_status luda_comm_all_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction, const luda_comm_options *options,
-                                 luda_tensor **out)
+luda_status luda_comm_all_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
+                                 const luda_comm_options *options, luda_tensor **out)
 {
     return run_call(comm, LUDA_CALL_ALL_REDUCE, &(arguments){ tensor, reduction, 0, false, options }, out);
 }
@@ -271,12 +277,14 @@ luda_status luda_comm_reduce(luda_comm *comm, luda_tensor *tensor, luda_reductio
     return run_call(comm, LUDA_CALL_REDUCE, &(arguments){ tensor, reduction, root, false, options }, out);
 }
 
-luda_status luda_comm_broadcast(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options, luda_tensor **out)
+luda_status luda_comm_broadcast(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
+                                luda_tensor **out)
 {
     return run_call(comm, LUDA_CALL_BROADCAST, &(arguments){ tensor, 0, root, false, options }, out);
 }
 
-luda_status luda_comm_all_gather(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options, luda_tensor **out)
+luda_status luda_comm_all_gather(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
+                                 luda_tensor **out)
 {
     return run_call(comm, LUDA_CALL_ALL_GATHER, &(arguments){ tensor, 0, 0, false, options }, out);
 }
@@ -287,17 +295,20 @@ luda_status luda_comm_reduce_scatter(luda_comm *comm, luda_tensor *tensor, luda_
     return run_call(comm, LUDA_CALL_REDUCE_SCATTER, &(arguments){ tensor, reduction, 0, false, options }, out);
 }
 
-luda_status luda_comm_gather(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options, luda_tensor **out)
+luda_status luda_comm_gather(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
+                             luda_tensor **out)
 {
     return run_call(comm, LUDA_CALL_GATHER, &(arguments){ tensor, 0, root, false, options }, out);
 }
 
-luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options, luda_tensor **out)
+luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
+                              luda_tensor **out)
 {
     return run_call(comm, LUDA_CALL_SCATTER, &(arguments){ tensor, 0, root, false, options }, out);
 }
 
-luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options, luda_tensor **out)
+luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
+                                 luda_tensor **out)
 {
     return run_call(comm, LUDA_CALL_ALL_TO_ALL, &(arguments){ tensor, 0, 0, false, options }, out);
 }

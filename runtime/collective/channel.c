@@ -108,9 +108,11 @@ static ssize_t write_some(luda_channel *c, const luda_outgoing *o)
     struct msghdr message = { .msg_iov = pieces };
     size_t skip = o->sent < LUDA_FRAME_BYTES ? 0 : (size_t)(o->sent - LUDA_FRAME_BYTES);
     if (o->sent < LUDA_FRAME_BYTES)
-        pieces[message.msg_iovlen++] = (struct iovec){ (void *)(o->header + o->sent), (size_t)(LUDA_FRAME_BYTES - o->sent) };
+        pieces[message.msg_iovlen++] =
+            (struct iovec){ (void *)(o->header + o->sent), (size_t)(LUDA_FRAME_BYTES - o->sent) };
     if (o->bytes > skip)
-        pieces[message.msg_iovlen++] = (struct iovec){ (void *)(o->data + skip), (size_t)(o->bytes - skip < PIECE ? o->bytes - skip : PIECE) };
+        pieces[message.msg_iovlen++] =
+            (struct iovec){ (void *)(o->data + skip), (size_t)(o->bytes - skip < PIECE ? o->bytes - skip : PIECE) };
     return sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

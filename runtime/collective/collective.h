@@ -24,7 +24,8 @@ bool luda__reduction_fits(luda_reduction reduction, luda_dtype dtype);
 
 /* --- Faults and agreement (agree.c) --- */
 
-void luda__fault(luda_comm_fault *fault, luda_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void luda__fault(luda_comm_fault *fault, luda_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static inline void luda__blame(luda_comm_fault *fault, int rank)
 {
     fault->culprits[rank / 64] |= (uint64_t)1 << (rank % 64);
@@ -42,8 +43,8 @@ uint64_t luda__asked_hash(const luda_announcement *asked);
  * Compares what ranks ask for. On LUDA_OK `agreed` is the call with every unknown filled in; else the fault says what
  * differs, and *field which field it is (NULL where a rank refused).
  */
-luda_status luda__compare(const luda_announcement *asked, int size, int me, luda_announcement *agreed, luda_comm_fault *fault,
-                          const char **field);
+luda_status luda__compare(const luda_announcement *asked, int size, int me, luda_announcement *agreed,
+                          luda_comm_fault *fault, const char **field);
 
 /* --- The board (board.c, mail.c) --- */
 
@@ -76,6 +77,7 @@ typedef struct luda_seat {
     bool answered; /* since the last query */
     uint64_t over; /* resident: the last call that ended, in whatever way */
     int64_t unsent;    /* resident: messages of the call given to the transport and not out yet */
+    int vain;          /* resident: spins in a row that ended in sleep */
     bool held;         /* resident: waits for a moment without a write into its memory */
     luda_mail *first, *last; /* resident: expected and arrived messages */
 } luda_seat;
@@ -106,8 +108,8 @@ typedef struct luda_wait {
 
 void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out);
 /* Waits for all ranks and compares; `asked` (size entries) is filled on a difference. */
-luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_announcement *asked, luda_comm_fault *fault,
-                              const char **field);
+luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_announcement *asked,
+                              luda_comm_fault *fault, const char **field);
 /* Addresses that the ranks of an agreed call brought, [size]. */
 void luda__board_addresses(luda_board *board, uint64_t sequence, const void **in, void **out);
 /* Rank threads: waits until all are through with each other's memory. Takes no deadline: nobody can be stuck in between. */
@@ -117,7 +119,8 @@ void luda__board_over(luda_board *board, int rank, uint64_t sequence);
 /* This rank gives the call up and tells the others. */
 void luda__board_give_up(luda_wait *wait, const luda_comm_fault *fault);
 /* Puts a message into the list of a resident rank; the data is copied. */
-luda_status luda__mail_deliver(luda_board *board, int to, int from, luda_slot_name slot, const void *data, size_t bytes);
+luda_status luda__mail_deliver(luda_board *board, int to, int from, luda_slot_name slot, const void *data,
+                               size_t bytes);
 /* One message is about to be given to the transport. */
 void luda__mail_sending(luda_board *board, int rank);
 /* Expects a message. */
@@ -202,7 +205,8 @@ void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_
 /* --- Gradients (gradient.c) --- */
 
 /* Ties the result of a call to its input, where that is tracked. */
-luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input, luda_tensor *output);
+luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input,
+                                    luda_tensor *output);
 /* Whether a call of this kind has a gradient. */
 bool luda__collective_differentiable(luda_collective_call call, luda_reduction reduction);
 

@@ -29,8 +29,8 @@ static void comm_destroy(void *object)
 
 static const luda_class comm_class = { "comm", comm_destroy };
 
-luda_status luda_comm_new_over(const luda_transport *transport, luda_board *board, int rank, const luda_comm_options *options,
-                               luda_comm **out)
+luda_status luda_comm_new_over(const luda_transport *transport, luda_board *board, int rank,
+                               const luda_comm_options *options, luda_comm **out)
 {
     luda_comm *comm = calloc(1, sizeof *comm);
     if (!comm || !(comm->asked = calloc((size_t)board->size, sizeof *comm->asked))) {
@@ -120,7 +120,8 @@ static void check_options(luda_collective_run *run, const luda_comm_options *opt
         run->wait.timeout = options->timeout;
     found = luda__algorithm_for((luda_collective_call)run->asked.operation, wanted, comm->size);
     if (found == LUDA_ALGORITHM_DEFAULT && explicit)
-        run->local = luda__fail(LUDA_ENOTSUP, "%s: has no algorithm \"%s\"; direct always works", name, luda_algorithm_name(wanted));
+        run->local = luda__fail(LUDA_ENOTSUP, "%s: has no algorithm \"%s\"; direct always works", name,
+                                luda_algorithm_name(wanted));
     run->asked.algorithm = found == LUDA_ALGORITHM_DEFAULT ? LUDA_ALGORITHM_DIRECT : found;
 }
 
@@ -133,11 +134,14 @@ luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_coll
     if (atomic_load(&comm->closed))
         return luda__fail(LUDA_ECLOSED, "%s: the communicator was closed", name);
     if (atomic_exchange(&comm->busy, 1))
-        return luda__fail(LUDA_EINVAL, "%s: another thread is in a call of this communicator; use one communicator a thread", name);
+        return luda__fail(LUDA_EINVAL,
+                          "%s: another thread is in a call of this communicator; use one communicator a thread", name);
     luda_comm_retain(comm);
     memset(run, 0, sizeof *run);
     run->comm = comm;
-    run->wait = (luda_wait){ .board = comm->board, .transport = &comm->transport, .rank = comm->rank, .timeout = comm->timeout, .name = name };
+    run->wait = (luda_wait){
+        .board = comm->board, .transport = &comm->transport, .rank = comm->rank, .timeout = comm->timeout, .name = name
+    };
     run->asked.operation = (int32_t)call;
     run->asked.dtype = run->asked.ndim = -1;
     run->what.rank = comm->rank;
@@ -165,7 +169,8 @@ void luda__run_depart(luda_collective_run *run)
                              .ndim = run->asked.ndim, .state = LUDA_FLIGHT_QUEUED, .started = wall_clock() };
     memcpy(flight->shape, run->asked.shape, sizeof flight->shape);
     memcpy(flight->site, run->asked.site, sizeof flight->site);
-    flight->bytes = run->asked.dtype >= 0 && run->asked.ndim >= 0 ? numel * luda_dtype_size((luda_dtype)run->asked.dtype) : 0;
+    flight->bytes =
+        run->asked.dtype >= 0 && run->asked.ndim >= 0 ? numel * luda_dtype_size((luda_dtype)run->asked.dtype) : 0;
     pthread_mutex_unlock(&comm->flight_lock);
 }
 

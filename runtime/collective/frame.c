@@ -65,7 +65,8 @@ bool luda__frame_read(const uint8_t bytes[LUDA_FRAME_BYTES], luda_frame *frame)
     frame->slot = (uint32_t)slot;
     frame->rank = (uint32_t)rank;
     frame->size = (uint32_t)size;
-    return magic == LUDA_FRAME_MAGIC && version == LUDA_FRAME_VERSION && kind < LUDA_FRAME_COUNT && frame->payload <= most[kind];
+    return magic == LUDA_FRAME_MAGIC && version == LUDA_FRAME_VERSION && kind < LUDA_FRAME_COUNT &&
+           frame->payload <= most[kind];
 }
 
 void luda__announcement_write(const luda_announcement *a, uint8_t bytes[LUDA_ANNOUNCE_BYTES])

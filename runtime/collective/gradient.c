@@ -16,7 +16,8 @@ typedef struct state {
     int64_t shape[LUDA_MAX_DIMS];
 } state;
 
-typedef luda_status (*backward)(const state *s, luda_tensor *gradient, const luda_comm_options *options, luda_tensor **out);
+typedef luda_status (*backward)(const state *s, luda_tensor *gradient, const luda_comm_options *options,
+                                luda_tensor **out);
 
 static luda_status all_reduce(const state *s, luda_tensor *g, const luda_comm_options *options, luda_tensor **out)
 {
@@ -93,7 +94,8 @@ bool luda__collective_differentiable(luda_collective_call call, luda_reduction r
 }
 
 /* Runs on every rank that reaches the node, also where no gradient came: the others wait for this rank. */
-static luda_status run_backward(luda_node *node, void *opaque, luda_tensor *const *gradients, const uint8_t *need, luda_tensor **dx)
+static luda_status run_backward(luda_node *node, void *opaque, luda_tensor *const *gradients, const uint8_t *need,
+                                luda_tensor **dx)
 {
     const state *s = opaque;
     int operation = s->agreed.operation;
@@ -122,7 +124,8 @@ static void release_state(void *opaque)
     free(s);
 }
 
-luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input, luda_tensor *output)
+luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input,
+                                    luda_tensor *output)
 {
     static const luda_node_class classes[LUDA_CALL_COUNT] = {
 #define LUDA_CALL(name, NAME) [LUDA_CALL_##NAME] = { #name, run_backward, release_state, 1 },

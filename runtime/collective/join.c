@@ -43,7 +43,8 @@ static luda_status reach(joining *j, const luda_address *address)
         double left = j->deadline - luda__now();
         if (fd >= 0) {
             struct pollfd p = { .fd = fd, .events = POLLOUT };
-            error = poll(&p, 1, left > 0 ? (int)fmin(left * 1000 + 1, 5000) : 0) > 0 ? luda__socket_error(fd) : ETIMEDOUT;
+            error =
+                poll(&p, 1, left > 0 ? (int)fmin(left * 1000 + 1, 5000) : 0) > 0 ? luda__socket_error(fd) : ETIMEDOUT;
         }
         if (error == 0) {
             j->server = fd;
@@ -123,7 +124,9 @@ static luda_status wait_for_all(joining *j)
 static void greet(const joining *j, int fd, luda_frame_kind kind, int channel)
 {
     uint8_t bytes[LUDA_FRAME_BYTES];
-    luda_frame frame = { .kind = kind, .rank = (uint32_t)j->rank, .size = (uint32_t)j->size, .step = (uint32_t)channel };
+    luda_frame frame = {
+        .kind = kind, .rank = (uint32_t)j->rank, .size = (uint32_t)j->size, .step = (uint32_t)channel
+    };
     memcpy(frame.session, j->session, LUDA_SESSION_BYTES);
     luda__frame_write(&frame, bytes);
     /* Into an empty buffer; what does not fit there breaks the handshake, which the deadline reports. */
@@ -288,15 +291,16 @@ static void clean_up(joining *j, bool connected)
     free(j->table);
 }
 
-luda_status luda_comm_connect(const char *address, const char *session, int rank, int size, const luda_comm_options *options,
-                              luda_comm **out)
+luda_status luda_comm_connect(const char *address, const char *session, int rank, int size,
+                              const luda_comm_options *options, luda_comm **out)
 {
     joining j = { .rank = rank, .size = size, .server = -1, .listener = -1 };
     luda_address server;
     luda_status status;
     bool connected = false;
     if (size < 1 || size > LUDA_MAX_RANKS || rank < 0 || rank >= size)
-        return luda__fail(LUDA_EINVAL, "connect: rank %d of %d ranks; up to %d are possible", rank, size, LUDA_MAX_RANKS);
+        return luda__fail(LUDA_EINVAL, "connect: rank %d of %d ranks; up to %d are possible", rank, size,
+                          LUDA_MAX_RANKS);
     if (!luda__session_parse(session, j.session))
         return luda__fail(LUDA_EINVAL, "connect: a session is %d hexadecimal digits", 2 * LUDA_SESSION_BYTES);
     LUDA_TRY(luda__address_parse(address, &server));

@@ -40,7 +40,8 @@ static void reduce_slice(view *v, int first, int targets)
         sources[q] = (const char *)v->in[q] + start * width;
     for (int t = 0; t < targets; t++)
         results[t] = (char *)v->out[first + t] + start * width;
-    luda__reduce_ranks((luda_dtype)c->agreed.dtype, (luda_reduction)c->agreed.reduction, sources, c->size, results, targets, count);
+    luda__reduce_ranks((luda_dtype)c->agreed.dtype, (luda_reduction)c->agreed.reduction, sources, c->size, results,
+                       targets, count);
 }
 
 static void all_reduce(view *v)
@@ -75,7 +76,8 @@ static void reduce_scatter(view *v)
         void *result = (char *)c->out + o * v->piece;
         for (int q = 0; q < c->size; q++)
             sources[q] = (const char *)v->in[q] + o * v->whole + c->rank * v->piece;
-        luda__reduce_ranks((luda_dtype)c->agreed.dtype, (luda_reduction)c->agreed.reduction, sources, c->size, &result, 1, count);
+        luda__reduce_ranks((luda_dtype)c->agreed.dtype, (luda_reduction)c->agreed.reduction, sources, c->size, &result,
+                           1, count);
     }
 }
 
@@ -83,15 +85,16 @@ static void scatter(view *v)
 {
     const luda_collective *c = v->call;
     if (c->out)
-        luda__copy_rows(c->out, v->piece, (const char *)v->in[c->agreed.root] + c->rank * v->piece, v->whole, v->piece, c->outer);
+        luda__copy_rows(c->out, v->piece, (const char *)v->in[c->agreed.root] + c->rank * v->piece, v->whole, v->piece,
+                        c->outer);
 }
 
 static void all_to_all(view *v)
 {
     const luda_collective *c = v->call;
     for (int q = 0; q < c->size; q++)
-        luda__copy_rows((char *)c->out + q * v->piece, v->whole, (const char *)v->in[q] + c->rank * v->piece, v->whole, v->piece,
-                        c->outer);
+        luda__copy_rows((char *)c->out + q * v->piece, v->whole, (const char *)v->in[q] + c->rank * v->piece, v->whole,
+                        v->piece, c->outer);
 }
 
 static luda_status local_collective(void *state, const luda_collective *call)
@@ -111,7 +114,8 @@ static luda_status local_collective(void *state, const luda_collective *call)
     if (call->agreed.algorithm != LUDA_ALGORITHM_DIRECT)
         return LUDA_ENOTSUP;
     v.call = call;
-    v.whole = call->count * call->inner * (call->agreed.dtype < 0 ? 0 : luda_dtype_size((luda_dtype)call->agreed.dtype));
+    v.whole =
+        call->count * call->inner * (call->agreed.dtype < 0 ? 0 : luda_dtype_size((luda_dtype)call->agreed.dtype));
     v.piece = v.whole / call->size;
     luda__board_addresses(l->board, call->agreed.sequence, v.in, v.out);
     if (v.whole * call->outer > 0) {
@@ -139,7 +143,10 @@ static void local_release(void *state)
 
 static luda_status new_rank(luda_board *board, int rank, const luda_comm_options *options, luda_comm **out)
 {
-    luda_transport transport = { .size = sizeof transport, .name = "local", .send = local_send, .collective = local_collective,
+    luda_transport transport = { .size = sizeof transport,
+                                 .name = "local",
+                                 .send = local_send,
+                                 .collective = local_collective,
                                  .release = local_release };
     local *l = malloc(sizeof *l);
     if (!l)

@@ -275,7 +275,8 @@ static void blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault)
     if (!found) {
         text = "no longer in this call:";
         for (int r = 0; r < board->size; r++)
-            if (r != wait->rank && due[r] && wait->sequence && (board->seats[r].sequence != wait->sequence || !board->seats[r].waiting)) {
+            if (r != wait->rank && due[r] && wait->sequence &&
+                (board->seats[r].sequence != wait->sequence || !board->seats[r].waiting)) {
                 luda__blame(fault, r);
                 found = true;
             }
@@ -297,7 +298,8 @@ static bool need_steps(luda_wait *wait, uint64_t step, const luda_slot_name *slo
 {
     bool any = false;
     for (luda_mail *m = wait->board->seats[wait->rank].first; m; m = m->next)
-        if (m->posted && m->slot.kind == LUDA_SLOT_STEP && m->slot.sequence == wait->sequence && m->slot.step <= step && !complete(m))
+        if (m->posted && m->slot.kind == LUDA_SLOT_STEP && m->slot.sequence == wait->sequence && m->slot.step <= step &&
+            !complete(m))
             any = due[m->from] = true;
     return any;
 }
@@ -340,7 +342,8 @@ static void ask_everyone(luda_wait *wait)
 }
 
 /* The one loop of the data phase. Near the deadline all others are asked where they are. */
-static luda_status await(luda_wait *wait, need needed, uint64_t what, const luda_slot_name *slot, luda_comm_fault *fault)
+static luda_status await(luda_wait *wait, need needed, uint64_t what, const luda_slot_name *slot,
+                         luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
     double ask_at = wait->deadline - fmin(wait->timeout / 2, 2.0);

@@ -97,7 +97,8 @@ static void run_send(luda_task *task, uv_loop_t *loop)
     luda__channel_send((luda_outgoing *)task);
 }
 
-static luda_status post_frame(luda_mesh *mesh, int to, int channel, const luda_frame *frame, const void *data, bool copy)
+static luda_status post_frame(luda_mesh *mesh, int to, int channel, const luda_frame *frame, const void *data,
+                              bool copy)
 {
     luda_outgoing *o = calloc(1, sizeof *o);
     luda_status status;
@@ -105,7 +106,7 @@ static luda_status post_frame(luda_mesh *mesh, int to, int channel, const luda_f
         free(o);
         return luda__fail(LUDA_ENOMEM, "network: no memory for a message");
     }
-    if (o->owned)
+    if (o->owned && data)
         memcpy(o->owned, data, frame->payload);
     o->task.run = run_send;
     o->channel = &mesh->links[to].channels[channel];
@@ -135,7 +136,9 @@ static luda_status post_to_all(luda_mesh *mesh, int channel, const luda_frame *f
 static luda_status mesh_announce(void *state, const luda_announcement *a)
 {
     uint8_t bytes[LUDA_ANNOUNCE_BYTES];
-    luda_frame frame = { .kind = LUDA_FRAME_ANNOUNCE, .payload = sizeof bytes, .sequence = a->sequence, .hash = a->hash };
+    luda_frame frame = {
+        .kind = LUDA_FRAME_ANNOUNCE, .payload = sizeof bytes, .sequence = a->sequence, .hash = a->hash
+    };
     luda__announcement_write(a, bytes);
     return post_to_all(state, LUDA_CHANNEL_CONTROL, &frame, bytes);
 }
@@ -155,7 +158,9 @@ static void mesh_query(void *state)
 
 static luda_status mesh_send(void *state, int to, luda_slot_name slot, const void *data, size_t bytes)
 {
-    luda_frame frame = { .kind = LUDA_FRAME_DATA, .payload = bytes, .sequence = slot.sequence, .step = slot.step, .slot = slot.kind };
+    luda_frame frame = {
+        .kind = LUDA_FRAME_DATA, .payload = bytes, .sequence = slot.sequence, .step = slot.step, .slot = slot.kind
+    };
     return post_frame(state, to, LUDA_CHANNEL_DATA, &frame, data, slot.kind == LUDA_SLOT_MESSAGE);
 }
 
@@ -247,7 +252,8 @@ static void mesh_release(void *state)
 static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
 {
     luda_mesh *mesh = calloc(1, sizeof *mesh);
-    if (!mesh || !(mesh->links = calloc((size_t)size, sizeof *mesh->links)) || luda_board_new(size, rank, &mesh->board) != LUDA_OK) {
+    if (!mesh || !(mesh->links = calloc((size_t)size, sizeof *mesh->links)) ||
+        luda_board_new(size, rank, &mesh->board) != LUDA_OK) {
         if (mesh)
             free(mesh->links);
         free(mesh);
@@ -266,14 +272,16 @@ static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
     return mesh;
 }
 
-luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options, luda_comm **out)
+luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options,
+                            luda_comm **out)
 {
     luda_transport transport = { .size = sizeof transport, .name = "tcp", .announce = mesh_announce, .fail = mesh_fail,
                                  .query = mesh_query, .send = mesh_send, .withdraw = mesh_withdraw, .close = mesh_close,
                                  .release = mesh_release };
     luda_mesh *mesh = new_mesh(rank, size, sockets);
     opening o = { .mesh = mesh };
-    luda_status status = mesh ? luda__loop_call(open_mesh, &o) : luda__fail(LUDA_ENOMEM, "network: no memory for %d ranks", size);
+    luda_status status =
+        mesh ? luda__loop_call(open_mesh, &o) : luda__fail(LUDA_ENOMEM, "network: no memory for %d ranks", size);
     if (status != LUDA_OK) {
         for (int r = 0; r < size; r++)
             for (int i = 0; i < LUDA_CHANNELS && r != rank; i++)

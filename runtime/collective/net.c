@@ -25,7 +25,8 @@ luda_status luda__address_parse(const char *text, luda_address *out)
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *found = NULL;
     int failed;
     if (!colon || length == 0 || length >= sizeof host || end == colon + 1 || *end || port < 0 || port > 65535)
-        return luda__fail(LUDA_EINVAL, "address \"%s\": must be host:port, as 127.0.0.1:4000 or [::1]:4000", text ? text : "");
+        return luda__fail(LUDA_EINVAL, "address \"%s\": must be host:port, as 127.0.0.1:4000 or [::1]:4000",
+                          text ? text : "");
     if (text[0] == '[' && text[length - 1] == ']') {
         text++;
         length -= 2;
@@ -81,10 +82,11 @@ luda_status luda__address_check(const luda_address *address, const char *who)
     char text[80];
     if (is_loopback(address))
         return LUDA_OK;
-    return luda__fail(LUDA_ENOTSUP,
-                      "%s: %s is not a loopback address, and connections are neither encrypted nor authenticated; use 127.0.0.1, and "
-                      "ssh to carry its ports between hosts",
-                      who, luda__address_text(address, text, sizeof text));
+    return luda__fail(
+        LUDA_ENOTSUP,
+        "%s: %s is not a loopback address, and connections are neither encrypted nor authenticated; use 127.0.0.1, and "
+        "ssh to carry its ports between hosts",
+        who, luda__address_text(address, text, sizeof text));
 }
 
 void luda__address_write(const luda_address *address, uint8_t bytes[LUDA_ADDRESS_BYTES])
@@ -231,7 +233,8 @@ luda_status luda__socket_read(int fd, void *bytes, size_t count, double deadline
 
 bool luda__session_parse(const char *text, uint8_t out[LUDA_SESSION_BYTES])
 {
-    if (!text || strlen(text) != 2 * LUDA_SESSION_BYTES || strspn(text, "0123456789abcdefABCDEF") != 2 * LUDA_SESSION_BYTES)
+    if (!text || strlen(text) != 2 * LUDA_SESSION_BYTES ||
+        strspn(text, "0123456789abcdefABCDEF") != 2 * LUDA_SESSION_BYTES)
         return false;
     for (int i = 0; i < LUDA_SESSION_BYTES; i++) {
         const char pair[3] = { text[2 * i], text[2 * i + 1], 0 };

@@ -105,6 +105,7 @@ luda_status luda__loop_call(void (*run)(void *arg, uv_loop_t *loop), void *arg);
 enum { LUDA_CHANNEL_DATA = 0, LUDA_CHANNEL_CONTROL = 1, LUDA_CHANNELS = 2 };
 
 /* Takes over connected sockets, [size][LUDA_CHANNELS], -1 for this rank itself; also on failure. */
-luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options, luda_comm **out);
+luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options,
+                            luda_comm **out);
 
 #endif

@@ -131,7 +131,8 @@ static void join(guest *g, const luda_frame *frame)
         return;
     }
     if (home->complete || home->joined[frame->rank]) {
-        snprintf(why, sizeof why, home->complete ? "the group is complete already" : "another process is rank %u already", frame->rank);
+        snprintf(why, sizeof why,
+                 home->complete ? "the group is complete already" : "another process is rank %u already", frame->rank);
         refuse(g, why);
         return;
     }
@@ -164,7 +165,8 @@ static void on_guest(uv_poll_t *poll, int status, int events)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     g->got += n > 0 ? (size_t)n : 0;
-    if (n <= 0 || (g->got >= LUDA_FRAME_BYTES && (!luda__frame_read(g->bytes, &frame) || frame.kind != LUDA_FRAME_JOIN || frame.payload != 2)))
+    if (n <= 0 || (g->got >= LUDA_FRAME_BYTES &&
+                   (!luda__frame_read(g->bytes, &frame) || frame.kind != LUDA_FRAME_JOIN || frame.payload != 2)))
         dismiss(g);
     else if (g->got == sizeof g->bytes)
         join(g, &frame);

@@ -48,8 +48,8 @@ void *luda__steps_scratch(luda_steps *s, int64_t bytes)
         return NULL;
     memory = malloc((size_t)(bytes ? bytes : 1));
     if (!memory) {
-        s->status = luda__run_fail(s->run, luda__fail(LUDA_ENOMEM, "%s: no memory for %lld bytes of messages", s->run->wait.name,
-                                                      (long long)bytes));
+        s->status = luda__run_fail(s->run, luda__fail(LUDA_ENOMEM, "%s: no memory for %lld bytes of messages",
+                                                      s->run->wait.name, (long long)bytes));
         return NULL;
     }
     s->scratch[s->scratches++] = memory;
@@ -105,9 +105,11 @@ static void direct_reduce(luda_steps *s, const void *in, void *out, int root)
         for (int i = 1; i < s->size && scratch; i++) {
             int to = (s->rank + i) % s->size, from = (s->rank + s->size - i) % s->size;
             luda__give(s, to, c, (const char *)in + (p->start[to] + c * p->chunk) * s->width, chunk_bytes(s, p, to, c));
-            luda__expect(s, from, c, scratch + (from * p->count[s->rank] + c * p->chunk) * s->width, chunk_bytes(s, p, s->rank, c));
+            luda__expect(s, from, c, scratch + (from * p->count[s->rank] + c * p->chunk) * s->width,
+                         chunk_bytes(s, p, s->rank, c));
             if (root == -1 || root == s->rank)
-                luda__expect(s, from, p->chunks + c, (char *)out + (p->start[from] + c * p->chunk) * s->width, chunk_bytes(s, p, from, c));
+                luda__expect(s, from, p->chunks + c, (char *)out + (p->start[from] + c * p->chunk) * s->width,
+                             chunk_bytes(s, p, from, c));
         }
     for (uint32_t c = 0; c < p->chunks && luda__arrived(s, c); c++) {
         int64_t bytes = chunk_bytes(s, p, s->rank, c), offset = c * p->chunk * s->width;
@@ -263,7 +265,9 @@ static const reducing reducers[LUDA_ALGORITHM_COUNT] = {
 luda_algorithm luda__algorithm_for(luda_collective_call call, luda_algorithm wanted, int size)
 {
     static const bool has[LUDA_CALL_COUNT][LUDA_ALGORITHM_COUNT] = {
-        [LUDA_CALL_ALL_REDUCE] = { [LUDA_ALGORITHM_RING] = true, [LUDA_ALGORITHM_TREE] = true, [LUDA_ALGORITHM_HALVING] = true,
+        [LUDA_CALL_ALL_REDUCE] = { [LUDA_ALGORITHM_RING] = true,
+                                   [LUDA_ALGORITHM_TREE] = true,
+                                   [LUDA_ALGORITHM_HALVING] = true,
                                    [LUDA_ALGORITHM_CENTRALIZED] = true },
         [LUDA_CALL_REDUCE] = { [LUDA_ALGORITHM_TREE] = true, [LUDA_ALGORITHM_CENTRALIZED] = true },
         [LUDA_CALL_BROADCAST] = { [LUDA_ALGORITHM_TREE] = true, [LUDA_ALGORITHM_CENTRALIZED] = true },
@@ -308,8 +312,13 @@ luda_status luda__run_steps(luda_collective_run *run)
         [LUDA_CALL_REDUCE_SCATTER] = reduce_scatter, [LUDA_CALL_ALL_TO_ALL] = all_to_all,
     };
     const luda_collective *what = &run->what;
-    luda_steps s = { .run = run, .what = what, .rank = what->rank, .size = what->size, .operation = what->agreed.operation,
-                     .dtype = (luda_dtype)what->agreed.dtype, .reduction = (luda_reduction)what->agreed.reduction };
+    luda_steps s = { .run = run,
+                     .what = what,
+                     .rank = what->rank,
+                     .size = what->size,
+                     .operation = what->agreed.operation,
+                     .dtype = (luda_dtype)what->agreed.dtype,
+                     .reduction = (luda_reduction)what->agreed.reduction };
     luda_comm_fault fault;
     s.width = what->agreed.dtype < 0 ? 0 : luda_dtype_size(s.dtype);
     s.numel = what->outer * what->count * what->inner;

@@ -173,6 +173,14 @@ static luda_status types_CREATE(luda_plan *plan)
     return LUDA_OK;
 }
 
+static luda_status types_CREATE_FLOAT(luda_plan *plan)
+{
+    LUDA_TRY(types_CREATE(plan));
+    if (luda__class_of(plan->out[0].dtype) != LUDA__FLOAT)
+        return refuse(plan, plan->out[0].dtype, "a floating type is needed");
+    return LUDA_OK;
+}
+
 static luda_status types_CAST(luda_plan *plan)
 {
     int32_t dtype = plan->attrs.cast.dtype;

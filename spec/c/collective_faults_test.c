@@ -36,8 +36,20 @@ static void expect_blamed(luda_comm *comm, unsigned set)
 
 /* --- Ranks that disagree --- */
 
-enum { ODD_SHAPE, ODD_COUNT, ODD_DTYPE, ODD_OPERATION, ODD_REDUCTION, ODD_ROOT, ODD_ALGORITHM, ODD_DIM, ODD_TRACKED, ODD_COUNT_OF };
-static const char *const fields[] = { "shape", "shape", "dtype", "operation", "reduction", "root", "algorithm", "dim", "tracked" };
+enum {
+    ODD_SHAPE,
+    ODD_COUNT,
+    ODD_DTYPE,
+    ODD_OPERATION,
+    ODD_REDUCTION,
+    ODD_ROOT,
+    ODD_ALGORITHM,
+    ODD_DIM,
+    ODD_TRACKED,
+    ODD_COUNT_OF
+};
+static const char *const fields[] = { "shape", "shape",     "dtype", "operation", "reduction",
+                                      "root",  "algorithm", "dim",   "tracked" };
 
 typedef struct dispute { int what, odd; } dispute;
 
@@ -66,7 +78,8 @@ static luda_status disputed_call(luda_comm *comm, const dispute *d, bool odd, lu
     else if (d->what == ODD_DIM)
         status = luda_comm_all_gather(comm, x, &options, y);
     else
-        status = luda_comm_all_reduce(comm, x, odd && d->what == ODD_REDUCTION ? LUDA_REDUCE_MAX : LUDA_REDUCE_SUM, &options, y);
+        status = luda_comm_all_reduce(comm, x, odd && d->what == ODD_REDUCTION ? LUDA_REDUCE_MAX : LUDA_REDUCE_SUM,
+                                      &options, y);
     EXPECT(item(x, 5) == 6);
     luda_tensor_release(x);
     return status;
@@ -102,7 +115,8 @@ static void differ_in_site(luda_comm *comm, int rank, void *arg)
     luda_flight row;
     EXPECT_OK(luda_comm_barrier(comm, &options));
     EXPECT_OK(luda_comm_flight(comm, luda_comm_flights(comm) - 1, &row));
-    EXPECT(strcmp(row.site, options.site) == 0 && strcmp(row.operation, "barrier") == 0 && row.state == LUDA_FLIGHT_DONE);
+    EXPECT(strcmp(row.site, options.site) == 0 && strcmp(row.operation, "barrier") == 0 &&
+           row.state == LUDA_FLIGHT_DONE);
 }
 
 /* --- Ranks whose own arguments are wrong --- */
@@ -270,7 +284,8 @@ static void record(luda_comm *comm, int rank, void *arg)
     EXPECT(luda_comm_flights(comm) == 2);
     EXPECT_OK(luda_comm_flight(comm, 0, &row));
     EXPECT(row.sequence == 1 && strcmp(row.operation, "all_reduce") == 0 && row.dtype == LUDA_BF16 && row.ndim == 2 &&
-           row.shape[1] == 3 && row.bytes == 12 && row.state == LUDA_FLIGHT_DONE && strcmp(row.site, "train.lua:9") == 0);
+           row.shape[1] == 3 && row.bytes == 12 && row.state == LUDA_FLIGHT_DONE &&
+           strcmp(row.site, "train.lua:9") == 0);
     EXPECT(row.finished >= row.started && fabs(row.started - (double)time(NULL)) < 60);
     EXPECT_OK(luda_comm_flight(comm, 1, &row));
     EXPECT(row.sequence == 2 && row.state == LUDA_FLIGHT_FAILED);

@@ -122,7 +122,9 @@ static void new_couriers(int size, luda_comm **comms)
     EXPECT_OK(luda_board_new(size, -1, &board));
     for (int r = 0; r < size; r++) {
         courier *c = malloc(sizeof *c);
-        luda_transport t = { .size = sizeof t, .name = "courier", .state = c, .send = courier_send, .release = courier_release };
+        luda_transport t = {
+            .size = sizeof t, .name = "courier", .state = c, .send = courier_send, .release = courier_release
+        };
         *c = (courier){ board, r };
         luda_board_retain(board);
         EXPECT_OK(luda_comm_new_over(&t, board, r, NULL, &comms[r]));
@@ -137,7 +139,8 @@ typedef struct joiner { luda_rendezvous *home; int rank, size; luda_comm **comm;
 static void *join_rank(void *opaque)
 {
     joiner *j = opaque;
-    EXPECT_OK(luda_comm_connect(luda_rendezvous_address(j->home), luda_rendezvous_session(j->home), j->rank, j->size, NULL, j->comm));
+    EXPECT_OK(luda_comm_connect(luda_rendezvous_address(j->home), luda_rendezvous_session(j->home), j->rank, j->size,
+                                NULL, j->comm));
     return NULL;
 }
 

@@ -38,7 +38,8 @@ static bool offered(luda_reduction reduction, luda_dtype dtype)
     bool bits = reduction >= LUDA_REDUCE_AND;
     if (dtype <= LUDA_BF16)
         return !bits;
-    return dtype == LUDA_BOOL ? bits || reduction == LUDA_REDUCE_MIN || reduction == LUDA_REDUCE_MAX : reduction != LUDA_REDUCE_MEAN;
+    return dtype == LUDA_BOOL ? bits || reduction == LUDA_REDUCE_MIN || reduction == LUDA_REDUCE_MAX
+                              : reduction != LUDA_REDUCE_MEAN;
 }
 
 /* Relative; products and quotients of halves round. */
@@ -56,7 +57,8 @@ static luda_tensor *rank_tensor(luda_dtype dtype, int rank, int64_t n)
     return vector(dtype, n, values);
 }
 
-static void check_all_reduce(luda_comm *comm, int rank, luda_dtype dtype, luda_reduction reduction, luda_algorithm algorithm, int64_t n)
+static void check_all_reduce(luda_comm *comm, int rank, luda_dtype dtype, luda_reduction reduction,
+                             luda_algorithm algorithm, int64_t n)
 {
     luda_comm_options options = { .size = sizeof options, .algorithm = (int32_t)algorithm };
     luda_tensor *x = rank_tensor(dtype, rank, n), *before = rank_tensor(dtype, rank, n), *y = NULL;
@@ -222,11 +224,13 @@ static void movements(luda_comm *comm, int rank, void *arg)
     luda_tensor_release(y);
     EXPECT_OK(luda_comm_all_to_all(comm, whole, &along, &y));
     for (int64_t e = 0; e < luda_tensor_numel(y); e++)
-        EXPECT(item(y, e) == label((int)(e / 3 % (2 * size) / 2), 2 * size, e / 3 / (2 * size), 2 * rank + e / 3 % 2, e % 3));
+        EXPECT(item(y, e) ==
+               label((int)(e / 3 % (2 * size) / 2), 2 * size, e / 3 / (2 * size), 2 * rank + e / 3 % 2, e % 3));
     luda_tensor_release(y);
     EXPECT_OK(luda_comm_reduce_scatter(comm, whole, LUDA_REDUCE_SUM, &along, &y));
     for (int64_t e = 0; e < 2 * 2 * 3; e++)
-        EXPECT(item(y, e) == 1000.0 * size * (size - 1) / 2 + size * label(0, 2 * size, e / 6, 2 * rank + e / 3 % 2, e % 3));
+        EXPECT(item(y, e) ==
+               1000.0 * size * (size - 1) / 2 + size * label(0, 2 * size, e / 6, 2 * rank + e / 3 % 2, e % 3));
     luda_tensor_release(y);
     for (int tree = 0; tree < 2; tree++) {
         luda_comm_options by = { .size = sizeof by, .algorithm = tree ? LUDA_ALGORITHM_TREE : 0 };
@@ -302,7 +306,8 @@ static void messages(luda_comm *comm, int rank, void *arg)
 {
     luda_comm_options tag1 = { .size = sizeof tag1, .tag = 1 }, soon = { .size = sizeof soon, .timeout = 0.1 };
     int32_t culprit = -1;
-    luda_tensor *a = one(10 + rank), *b = one(20 + rank), *y = NULL, *none = filled(LUDA_I16, 2, (int64_t[]){ 0, 3 }, NULL);
+    luda_tensor *a = one(10 + rank), *b = one(20 + rank), *y = NULL,
+                *none = filled(LUDA_I16, 2, (int64_t[]){ 0, 3 }, NULL);
     int other = 1 - rank;
     /* Both send before either receives; tags are fetched in another order. */
     EXPECT_OK(luda_comm_send(comm, a, other, NULL));
