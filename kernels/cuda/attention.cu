@@ -119,8 +119,7 @@ __global__ void attend(attention w, layouts l, const T *q, const T *k, const T *
             for (int j = 0; j < BLOCK && first + j < seen; j++)
                 add += weights[j] * load(v[at[V] + (first + j) * l.row[V] + e * l.column[V]]);
             sum[e] = sum[e] * decay + add;
-        }
-        __syncthreads();
+        } /* no thread gets to the next weights before the barriers of combine_lanes */
     }
     bool empty = seen == 0;
     for (int64_t e = me; e < w.value_width; e += BLOCK)

@@ -15,7 +15,7 @@ if registry["luda.memory"] then
 end
 
 local ffi, C, context, signals = lib.ffi, lib.C, lib.context, lib.signals
-local band, ceil, max = bit.band, math.ceil, math.max
+local band, ceil, max, min = bit.band, math.ceil, math.max, math.min
 
 local SLOT_LIMIT = 0x1000000
 local UNSCOPED_OR_LARGE, COLLECT = 5, 2
@@ -24,6 +24,9 @@ local Tensor = ffi.typeof("struct luda_lua_tensor")
 lib.Tensor = Tensor
 
 local M = {}
+
+-- Garbage that is always borne, in bytes; a Lua heap that is collected whole, in KiB (a millisecond for each 1,024).
+local SMALL_GARBAGE, SMALL_HEAP = 32 * 2 ^ 20, 6144
 
 -- How many bytes of garbage are borne before a whole collector cycle, and how often the collector is stepped on the way.
 local budget, quantum = 256 * 2 ^ 20, 16 * 2 ^ 20
@@ -73,14 +76,29 @@ local function sweep()
   end
 end
 
---- A look at the collector that the core asked for: a step in proportion to the bytes, and a sweep after each cycle.
+--- How much garbage may come before the next look: in proportion to what lives, never more than the budget.
+local function allowance()
+  return min(budget, max(SMALL_GARBAGE, signals.live_bytes / 2))
+end
+
+--- A look at the collector that the core asked for. A small Lua heap is collected whole, at a fixed amount of garbage, so
+-- that resident memory settles after the first look and stays; walking a large one would take too long at once, so it is
+-- stepped in proportion to the bytes, and swept after each cycle.
 local function collect()
   if not collectgarbage("isrunning") then
     return
   end
+  local heap = collectgarbage("count")
+  if heap < SMALL_HEAP then
+    collectgarbage()
+    sweep()
+    C.luda_context_rearm(context, -1, max(2048, signals.handles / 2)) -- refreshes live_bytes
+    C.luda_context_rearm(context, allowance(), max(2048, signals.handles / 2))
+    return
+  end
   local over = signals.live_bytes > signals.limit_bytes
   if over and cycle[1] then
-    collectgarbage("step", ceil(collectgarbage("count") * quantum / budget))
+    collectgarbage("step", ceil(heap * quantum / budget))
   end
   if not cycle[1] then
     sweep()

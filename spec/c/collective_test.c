@@ -92,7 +92,7 @@ static void all_reduces(luda_comm *comm, int rank, void *arg)
 }
 
 /* Values whose float sum depends on the order. Bits: in rank order for direct; equal on all ranks for every algorithm. */
-typedef struct bits { float sum[LUDA_ALGORITHM_COUNT][MOST][257]; } bits;
+typedef struct bits { float sum[LUDA_ALGORITHM_COUNT][MOST][257], mean[MOST][257]; } bits;
 
 static float awkward(int r, int i)
 {
@@ -107,7 +107,10 @@ static void sum_awkward(luda_comm *comm, int rank, void *arg)
         double values[257];
         for (int i = 0; i < 257; i++)
             values[i] = awkward(rank, i);
-        luda_tensor *x = vector(LUDA_F32, 257, values);
+        luda_tensor *x = vector(LUDA_F32, 257, values), *mean;
+        EXPECT_OK(luda_comm_all_reduce(comm, x, LUDA_REDUCE_MEAN, NULL, &mean));
+        memcpy(b->mean[rank], luda_tensor_data(mean), sizeof b->mean[rank]);
+        luda_tensor_release(mean);
         EXPECT_OK(luda_comm_all_reduce_into(comm, x, LUDA_REDUCE_SUM, &options));
         memcpy(b->sum[algorithm][rank], luda_tensor_data(x), sizeof b->sum[algorithm][rank]);
         luda_tensor_release(x);
@@ -127,6 +130,7 @@ static void test_bits(void)
                 sum += awkward(r, i);
             EXPECT(local.sum[LUDA_ALGORITHM_DIRECT][0][i] == sum);
             EXPECT(local.sum[LUDA_ALGORITHM_CENTRALIZED][0][i] == sum);
+            EXPECT(local.mean[size - 1][i] == sum / (float)size);
         }
         for (int a = LUDA_ALGORITHM_DIRECT; a < LUDA_ALGORITHM_AUTO; a++)
             for (int r = 0; r < size; r++) {
