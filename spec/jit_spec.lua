@@ -47,7 +47,7 @@ describe("the compiler", function()
 
   it("takes x + y, 20,000 times in one scope", function()
     local x, y = luda.ones(8), luda.ones(8)
-    assert.same({}, aborts(luda.scope, adds, x, y, 20000))
+    assert.same({}, luda.scope(aborts, adds, x, y, 20000))
   end)
 
   it("takes x + y outside of scopes", function()
@@ -57,11 +57,11 @@ describe("the compiler", function()
 
   it("takes operators, numbers and methods mixed", function()
     local x, y = luda.ones(8), luda.full({ 8 }, 2)
-    assert.same({}, aborts(luda.scope, chain, x, y, 3000))
+    assert.same({}, luda.scope(aborts, chain, x, y, 3000))
   end)
 
   it("takes loops around recorded operators", function()
     local x, y = luda.ones(8, { requires_grad = true }), luda.ones(8)
-    assert.same({}, aborts(luda.scope, adds, x, y, 3000))
+    assert.same({}, luda.scope(aborts, adds, x, y, 3000))
   end)
 end)

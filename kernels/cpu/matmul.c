@@ -4,7 +4,7 @@
  */
 #include "matmul.h"
 
-enum { MOST_N = 1 << 30, PANEL_N = 512, PANEL_K = 1024, TINY_WORK = 4096 };
+enum { MOST_N = 1 << 30, PANEL_N = 512, PANEL_K = 1024, TINY_WORK = 4096, TINY_N = 64 };
 
 /* How the product routine reads a matrix of rows x columns in place: 0 as it lies, 1 transposed, -1 not at all. */
 static int layout(const matrix *x, int64_t rows, int64_t columns, int64_t *ld)

@@ -78,9 +78,45 @@ static inline float tanh_float(float x)
     return float_from_bits(float_bits(result) | (float_bits(x) & 0x80000000u));
 }
 
+/* 1 - erf(a) for a >= 0.75, as exp(-a^2) times a polynomial in 1 / (1 + 0.35 a). */
+static inline float erfc_tail(float a)
+{
+    a = a > 11.0f ? 11.0f : a; /* erfc(11) is 0 in float */
+    float t = 1.0f / (1.0f + 0.35f * a), square = a * a;
+    float high = float_from_bits(float_bits(a) & 0xFFFFF000u), low = a - high;
+    float lost = ((high * high - square) + 2.0f * high * low) + low * low; /* by rounding the square */
+    float p = MADD(t, -0.100836761f, 0.253365371f);
+    p = MADD(p, t, -0.0847309194f);
+    p = MADD(p, t, 0.212225767f);
+    p = MADD(p, t, 0.135331074f);
+    p = MADD(p, t, 0.190121938f);
+    p = MADD(p, t, 0.196982618f);
+    p = MADD(p, t, 0.197487257f);
+    return exp_float(-square) * (1.0f - lost) * (p * t);
+}
+
+/* erf(x) for |x| < 0.75 */
+static inline float erf_middle(float x)
+{
+    float z = x * x, p = MADD(z, -0.000676109691f, 0.00511598187f);
+    p = MADD(p, z, -0.0268354346f);
+    p = MADD(p, z, 0.11283393f);
+    p = MADD(p, z, -0.376126199f);
+    return x * MADD(p, z, 1.12837917f);
+}
+
+static inline float erf_float(float x)
+{
+    float a = float_abs(x), middle = erf_middle(x), tail = 1.0f - erfc_tail(a);
+    tail = x < 0 ? -tail : tail;
+    return a < 0.75f ? middle : tail;
+}
+
 static inline float gelu_float(float x)
 {
-    return 0.5f * x * erfcf(x * -0.707106781f);
+    float u = x * -0.707106781f, a = float_abs(u), tail = erfc_tail(a);
+    tail = u < 0 ? 2.0f - tail : tail;
+    return 0.5f * x * (a < 0.75f ? 1.0f - erf_middle(u) : tail);
 }
 
 /* x / 2 (1 + tanh u) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
@@ -192,7 +228,6 @@ static inline int64_t sign_i64(int64_t x)
 #define sin_double sin
 #define cos_float cosf
 #define cos_double cos
-#define erf_float erff
 #define erf_double erf
 #define pow_float powf
 #define pow_double pow

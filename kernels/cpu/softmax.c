@@ -2,6 +2,12 @@
 #include "rows.h"
 #include "scalar.h"
 
+/* Rows of a group start a cache line apart from where a power of two would put them. */
+static inline int64_t row_pitch(const rows *r)
+{
+    return r->n + 16;
+}
+
 #define EACH_CLASSES CLASS_FLOAT
 #define EACH "softmax.inc"
 #include "each.h"

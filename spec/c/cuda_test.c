@@ -345,9 +345,24 @@ static void test_network(void)
         EXPECT_NEAR(gradient[0][i], gradient[1][i], 1e-12);
 }
 
+static void run_all(void)
+{
+    test_copies();
+    test_memory();
+    test_faults();
+    test_streams();
+    test_threads();
+    test_repeats();
+    test_optim();
+    test_network();
+}
+
+/* With the emulator, in each order of threads and streams unless CUDAEMU_ORDER names one. */
 int main(void)
 {
+    static const char *const orders[] = { "forward", "reverse", "random:1", "random:2" };
     luda_memory_info before, after;
+    const char *chosen = getenv("CUDAEMU_ORDER");
 #ifdef LUDA_EMULATOR_PATH
     setenv("LUDA_CUDA_PLUGIN", LUDA_EMULATOR_PATH, 0);
 #endif
@@ -358,14 +373,10 @@ int main(void)
         return 1;
     }
     EXPECT_OK(luda_memory(cuda, &before));
-    test_copies();
-    test_memory();
-    test_faults();
-    test_streams();
-    test_threads();
-    test_repeats();
-    test_optim();
-    test_network();
+    for (int i = 0; i < (chosen ? 1 : 4); i++) {
+        setenv("CUDAEMU_ORDER", chosen ? chosen : orders[i], 1);
+        run_all();
+    }
     EXPECT_OK(luda_memory(cuda, &after));
     EXPECT(before.tensors == after.tensors && before.live == after.live);
     return summary("cuda_test");
