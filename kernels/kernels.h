@@ -77,25 +77,28 @@ int64_t luda__random_blocks(luda_op op, int64_t numel);
 #define LUDA_SHARED static inline
 #endif
 
+/* One of the ten rounds: c is four words of state, k the round's key. */
+LUDA_SHARED void luda__philox_round(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0, uint32_t k1)
+{
+    uint64_t p0 = (uint64_t)0xD2511F53u * *c0, p1 = (uint64_t)0xCD9E8D57u * *c2;
+    *c0 = (uint32_t)(p1 >> 32) ^ *c1 ^ k0;
+    *c2 = (uint32_t)(p0 >> 32) ^ *c3 ^ k1;
+    *c1 = (uint32_t)p1;
+    *c3 = (uint32_t)p0;
+}
+
 /* Four 32-bit numbers of block `counter` under `seed`. */
 LUDA_SHARED void luda__philox(uint64_t seed, uint64_t counter, uint32_t out[4])
 {
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    out[0] = (uint32_t)counter;
+    out[1] = (uint32_t)(counter >> 32);
+    out[2] = out[3] = 0;
     for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        c0 = n0;
-        c2 = n2;
+        luda__philox_round(&out[0], &out[1], &out[2], &out[3], k0, k1);
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
 }
 
 #endif

@@ -478,6 +478,13 @@ typedef enum luda_algorithm {
     LUDA_ALGORITHM_COUNT
 } luda_algorithm;
 
+/* What ranks do together. */
+typedef enum luda_comm_call {
+#define LUDA_CALL(name, NAME) LUDA_CALL_##NAME,
+#include "collective/names.def"
+    LUDA_CALL_COUNT
+} luda_comm_call;
+
 LUDA_API const char *luda_reduction_name(luda_reduction reduction); /* "sum" */
 LUDA_API int luda_reduction_from_name(const char *name);            /* -1 for an unknown name */
 LUDA_API const char *luda_algorithm_name(luda_algorithm algorithm);
@@ -539,6 +546,27 @@ LUDA_API luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, 
 /* Buffered: returns before the receiver asks. Shape and dtype travel along. Neither takes part in the order of calls. */
 LUDA_API luda_status luda_comm_send(luda_comm *comm, luda_tensor *tensor, int to, const luda_comm_options *options);
 LUDA_API luda_status luda_comm_recv(luda_comm *comm, int from, const luda_comm_options *options, luda_tensor **out);
+
+/*
+ * A new group of the ranks that give the same color, in order of key, then of rank. A negative color: *out is NULL.
+ * Every rank of the communicator must take part.
+ */
+LUDA_API luda_status luda_comm_split(luda_comm *comm, int color, int key, const luda_comm_options *options, luda_comm **out);
+
+/*
+ * A call that goes on while the caller does something else: any but send and recv, and only where this rank knows shape
+ * and dtype. Calls run in the order in which they were started; the other functions wait for all of them first. The
+ * tensor must not be changed until the work is done, and for in_place (all_reduce only) not be read either. wait: the
+ * result (NULL out: not wanted), or LUDA_ETIMEOUT after `timeout` seconds, and then the work goes on. Releasing does not
+ * cancel. For a failure, culprits as for luda_comm_culprits.
+ */
+typedef struct luda_work luda_work;
+LUDA_API luda_status luda_comm_start(luda_comm *comm, luda_comm_call call, luda_tensor *tensor, luda_reduction reduction,
+                                     int root, int in_place, const luda_comm_options *options, luda_work **out);
+LUDA_API int luda_work_done(luda_work *work);
+LUDA_API luda_status luda_work_wait(luda_work *work, double timeout, luda_tensor **out);
+LUDA_API int luda_work_culprits(luda_work *work, int32_t *ranks, int capacity);
+LUDA_API void luda_work_release(luda_work *work);
 
 /*
  * About the last failed call of this communicator: the ranks to blame (returns how many; writes at most capacity), the

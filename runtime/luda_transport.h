@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-enum { LUDA_MAX_RANKS = 1024 };
+enum { LUDA_MAX_RANKS = 1024, LUDA_CARD_BYTES = 128 };
 
 /* What a rank asks for. Compared: everything from `operation` to `shape`; -1 is "unknown" and matches anything. */
 typedef struct luda_announcement {
@@ -79,6 +79,14 @@ typedef struct luda_transport {
     /* Leaves; the others see luda_board_lost(…, left = 1). What was sent still arrives. */
     void (*close)(void *state);
     void (*release)(void *state);
+    /*
+     * For luda_comm_split, all three or none: the first rank of a part leads and writes a card, which reaches the part's
+     * other ranks; all of them join with it; then the leader dismisses what it held.
+     */
+    luda_status (*lead)(void *state, int size, char card[LUDA_CARD_BYTES], void **held);
+    luda_status (*join)(void *state, const char card[LUDA_CARD_BYTES], int rank, int size,
+                        const luda_comm_options *options, luda_comm **out);
+    void (*dismiss)(void *held);
 } luda_transport;
 
 /* A board for `size` ranks of which `resident` lives here, -1: all. */

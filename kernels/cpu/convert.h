@@ -12,19 +12,22 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Inlined whatever its size, so that loops vectorise. */
+#define INLINE static inline __attribute__((always_inline))
+
 #define LUDA_DTYPE(suffix, NAME, stored, compute, ...)                                                                 \
     typedef stored stored_##suffix;                                                                                    \
     typedef compute compute_##suffix;
 #include "../dtypes.def"
 
-static inline float float_from_bits(uint32_t bits)
+INLINE float float_from_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint32_t float_bits(float value)
+INLINE uint32_t float_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -33,12 +36,12 @@ static inline uint32_t float_bits(float value)
 
 /* --- Halves --- */
 
-static inline float load_bf16(uint16_t v)
+INLINE float load_bf16(uint16_t v)
 {
     return float_from_bits((uint32_t)v << 16);
 }
 
-static inline uint16_t store_bf16(float v)
+INLINE uint16_t store_bf16(float v)
 {
     uint32_t bits = float_bits(v);
     uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
@@ -46,7 +49,7 @@ static inline uint16_t store_bf16(float v)
     return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
 }
 
-static inline float load_f16(uint16_t v)
+INLINE float load_f16(uint16_t v)
 {
     uint32_t magnitude = (uint32_t)(v & 0x7FFF) << 13;
     /* The exponent's bias differs by 112; the product is exact and renormalises subnormal numbers. */
@@ -55,7 +58,7 @@ static inline float load_f16(uint16_t v)
     return float_from_bits(bits | (uint32_t)(v & 0x8000) << 16);
 }
 
-static inline uint16_t store_f16(float v)
+INLINE uint16_t store_f16(float v)
 {
     uint32_t bits = float_bits(v), magnitude = bits & 0x7FFFFFFFu;
     uint32_t normal = (magnitude - (112u << 23) + 0xFFFu + (magnitude >> 13 & 1)) >> 13;
@@ -68,7 +71,7 @@ static inline uint16_t store_f16(float v)
 }
 
 /* Inexact values become the neighbour with an odd last bit, so that rounding again is rounding once. */
-static inline float float_to_odd(double v)
+INLINE float float_to_odd(double v)
 {
     float near = (float)v;
     uint32_t bits = float_bits(near);
@@ -77,7 +80,7 @@ static inline float float_to_odd(double v)
     return float_from_bits(bits);
 }
 
-static inline double double_to_odd(int64_t v)
+INLINE double double_to_odd(int64_t v)
 {
     uint64_t magnitude = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
     if (magnitude >> 53)
@@ -85,22 +88,22 @@ static inline double double_to_odd(int64_t v)
     return v < 0 ? -(double)magnitude : (double)magnitude;
 }
 
-static inline uint16_t bf16_of_double(double v)
+INLINE uint16_t bf16_of_double(double v)
 {
     return store_bf16(float_to_odd(v));
 }
 
-static inline uint16_t bf16_of_i64(int64_t v)
+INLINE uint16_t bf16_of_i64(int64_t v)
 {
     return bf16_of_double(double_to_odd(v));
 }
 
-static inline uint16_t f16_of_double(double v)
+INLINE uint16_t f16_of_double(double v)
 {
     return store_f16(float_to_odd(v));
 }
 
-static inline uint16_t f16_of_i64(int64_t v)
+INLINE uint16_t f16_of_i64(int64_t v)
 {
     return f16_of_double(double_to_odd(v));
 }
@@ -128,7 +131,7 @@ static inline uint16_t f16_of_i64(int64_t v)
 
 /* One function per pair: name, result, its bounds, argument. The upper bound is the first value that does not fit. */
 #define SATURATE(name, integer, low, high, above, real)                                                                \
-    static inline integer name(real v)                                                                                 \
+    INLINE integer name(real v)                                                                                 \
     {                                                                                                                  \
         real inside = v > (real)(low) && v < (real)(above) ? v : 0;                                                    \
         integer result = (integer)inside;                                                                              \
@@ -147,7 +150,7 @@ SATURATE(u8_of_double, uint8_t, 0, UINT8_MAX, 0x1p8, double)
 SATURATE(u8_of_float, uint8_t, 0, UINT8_MAX, 0x1p8, float)
 #undef SATURATE
 
-static inline int64_t wide_of_int(int64_t v)
+INLINE int64_t wide_of_int(int64_t v)
 {
     return v;
 }

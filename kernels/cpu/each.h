@@ -4,7 +4,7 @@
  *   SUFFIX, DTYPE        f32, LUDA_F32
  *   T, C                 the type stored and the type computed in
  *   LOAD(v), STORE(v)    T to C and back
- *   IS_FLOAT, IS_INT, IS_BOOL, IS_HALF
+ *   IS_FLOAT, IS_INT, IS_BOOL, IS_HALF, IS_DOUBLE
  *   FN(name)             name_f32, for static functions
  *   KERNEL(name)         luda__name_f32_v3, a kernel of the table
  *
@@ -27,11 +27,14 @@
 #if EACH_CLASSES & CLASS_FLOAT
 #define CLASS CLASS_FLOAT
 #define IS_HALF 0
+#define IS_DOUBLE 1
 #define SUFFIX f64
 #define DTYPE LUDA_F64
 #include EACH
 #undef SUFFIX
 #undef DTYPE
+#undef IS_DOUBLE
+#define IS_DOUBLE 0
 #define SUFFIX f32
 #define DTYPE LUDA_F32
 #include EACH
@@ -50,10 +53,12 @@
 #undef SUFFIX
 #undef DTYPE
 #undef IS_HALF
+#undef IS_DOUBLE
 #undef CLASS
 #endif
 
 #define IS_HALF 0
+#define IS_DOUBLE 0
 #if EACH_CLASSES & CLASS_INT
 #define CLASS CLASS_INT
 #define SUFFIX i64
@@ -94,6 +99,7 @@
 #undef CLASS
 #endif
 #undef IS_HALF
+#undef IS_DOUBLE
 
 #undef T
 #undef C

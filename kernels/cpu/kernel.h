@@ -39,8 +39,6 @@
 #define CLASS_INT 2
 #define CLASS_BOOL 4
 
-#define INLINE static inline __attribute__((always_inline))
-
 static inline int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;

@@ -7,13 +7,24 @@ typedef struct draw {
     uint64_t seed, counter;
     int64_t low;
     uint64_t range; /* of randint; 0: all 2^64 */
-    double p, scale;
+    uint32_t threshold; /* of dropout */
+    double scale;
 } draw;
 
 static draw draw_of(const struct luda_random_attrs *a)
 {
     return (draw){ .seed = a->generator.seed, .counter = a->generator.counter, .low = a->low,
                    .range = (uint64_t)a->high - (uint64_t)a->low };
+}
+
+/* cos(2 pi u) for u in -1/4 .. 1, as the sine of a quarter turn less |u|; branch-free. */
+INLINE float cosine_of_turn(float u)
+{
+    float v = 0.25f - float_abs(u > 0.5f ? u - 1.0f : u), z = v * v;
+    float p = MADD(z, 39.7616171f, -76.5813964f);
+    p = MADD(p, z, 81.6024851f);
+    p = MADD(p, z, -41.3416807f);
+    return v * MADD(p, z, 6.28318528f);
 }
 
 /* Lemire, "Fast random integer generation in an interval" (2019). */

@@ -18,12 +18,12 @@
 
 /* --- float --- */
 
-static inline float float_abs(float x)
+INLINE float float_abs(float x)
 {
     return float_from_bits(float_bits(x) & 0x7FFFFFFFu);
 }
 
-static inline float exp_float(float x)
+INLINE float exp_float(float x)
 {
     const float shift = 0x1.8p23f; /* adding it rounds to a whole number, in the low bits */
     x = x > 89.0f ? 89.0f : x;
@@ -43,7 +43,7 @@ static inline float exp_float(float x)
     return power * first * second;
 }
 
-static inline float log_float(float x)
+INLINE float log_float(float x)
 {
     float scaled = x < 0x1p-126f ? x * 0x1p23f : x;
     float bias = x < 0x1p-126f ? 23.0f : 0.0f;
@@ -59,13 +59,13 @@ static inline float log_float(float x)
     return x == INFINITY ? x : result;
 }
 
-static inline float sigmoid_float(float x)
+INLINE float sigmoid_float(float x)
 {
     float e = exp_float(-float_abs(x));
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
-static inline float tanh_float(float x)
+INLINE float tanh_float(float x)
 {
     float a = float_abs(x), z = a * a;
     float p = MADD(z, -0.00571704495f, 0.0206505872f);
@@ -79,7 +79,7 @@ static inline float tanh_float(float x)
 }
 
 /* 1 - erf(a) for a >= 0.75, as exp(-a^2) times a polynomial in 1 / (1 + 0.35 a). */
-static inline float erfc_tail(float a)
+INLINE float erfc_tail(float a)
 {
     a = a > 11.0f ? 11.0f : a; /* erfc(11) is 0 in float */
     float t = 1.0f / (1.0f + 0.35f * a), square = a * a;
@@ -96,7 +96,7 @@ static inline float erfc_tail(float a)
 }
 
 /* erf(x) for |x| < 0.75 */
-static inline float erf_middle(float x)
+INLINE float erf_middle(float x)
 {
     float z = x * x, p = MADD(z, -0.000676109691f, 0.00511598187f);
     p = MADD(p, z, -0.0268354346f);
@@ -105,14 +105,14 @@ static inline float erf_middle(float x)
     return x * MADD(p, z, 1.12837917f);
 }
 
-static inline float erf_float(float x)
+INLINE float erf_float(float x)
 {
     float a = float_abs(x), middle = erf_middle(x), tail = 1.0f - erfc_tail(a);
     tail = x < 0 ? -tail : tail;
     return a < 0.75f ? middle : tail;
 }
 
-static inline float gelu_float(float x)
+INLINE float gelu_float(float x)
 {
     float u = x * -0.707106781f, a = float_abs(u), tail = erfc_tail(a);
     tail = u < 0 ? 2.0f - tail : tail;
@@ -120,12 +120,12 @@ static inline float gelu_float(float x)
 }
 
 /* x / 2 (1 + tanh u) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-static inline float gelu_tanh_float(float x)
+INLINE float gelu_tanh_float(float x)
 {
     return x * sigmoid_float(1.59576912f * x * (1.0f + 0.044715f * x * x));
 }
 
-static inline float gelu_tanh_slope_float(float x)
+INLINE float gelu_tanh_slope_float(float x)
 {
     x = x > 16.0f ? 16.0f : x; /* beyond, the slope is 0 or 1 and the cube might overflow */
     x = x < -16.0f ? -16.0f : x;
@@ -133,7 +133,7 @@ static inline float gelu_tanh_slope_float(float x)
     return s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * x * x);
 }
 
-static inline float remainder_float(float x, float y)
+INLINE float remainder_float(float x, float y)
 {
     float r = fmodf(x, y);
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
@@ -141,23 +141,23 @@ static inline float remainder_float(float x, float y)
 
 /* --- double --- */
 
-static inline double sigmoid_double(double x)
+INLINE double sigmoid_double(double x)
 {
     double e = exp(-fabs(x));
     return (x < 0 ? e : 1.0) / (1.0 + e);
 }
 
-static inline double gelu_double(double x)
+INLINE double gelu_double(double x)
 {
     return 0.5 * x * erfc(x * -0.70710678118654752440);
 }
 
-static inline double gelu_tanh_double(double x)
+INLINE double gelu_tanh_double(double x)
 {
     return x * sigmoid_double(1.59576912160573071176 * x * (1.0 + 0.044715 * x * x));
 }
 
-static inline double gelu_tanh_slope_double(double x)
+INLINE double gelu_tanh_slope_double(double x)
 {
     x = x > 40.0 ? 40.0 : x;
     x = x < -40.0 ? -40.0 : x;
@@ -165,52 +165,52 @@ static inline double gelu_tanh_slope_double(double x)
     return s + x * s * (1.0 - s) * 1.59576912160573071176 * (1.0 + 0.134145 * x * x);
 }
 
-static inline double remainder_double(double x, double y)
+INLINE double remainder_double(double x, double y)
 {
     double r = fmod(x, y);
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
-static inline float sign_float(float x)
+INLINE float sign_float(float x)
 {
     return x != x ? x : (float)((x > 0) - (x < 0));
 }
 
-static inline double sign_double(double x)
+INLINE double sign_double(double x)
 {
     return x != x ? x : (double)((x > 0) - (x < 0));
 }
 
 /* --- Integers; a divisor of 0 was refused before the loop --- */
 
-static inline int32_t remainder_i32(int32_t x, int32_t y)
+INLINE int32_t remainder_i32(int32_t x, int32_t y)
 {
     int32_t r = y == -1 || y == 0 ? 0 : x % y;
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
-static inline int64_t remainder_i64(int64_t x, int64_t y)
+INLINE int64_t remainder_i64(int64_t x, int64_t y)
 {
     int64_t r = y == -1 || y == 0 ? 0 : x % y;
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
-static inline int32_t abs_i32(int32_t x)
+INLINE int32_t abs_i32(int32_t x)
 {
     return x < 0 ? -x : x;
 }
 
-static inline int64_t abs_i64(int64_t x)
+INLINE int64_t abs_i64(int64_t x)
 {
     return x < 0 ? -x : x;
 }
 
-static inline int32_t sign_i32(int32_t x)
+INLINE int32_t sign_i32(int32_t x)
 {
     return (x > 0) - (x < 0);
 }
 
-static inline int64_t sign_i64(int64_t x)
+INLINE int64_t sign_i64(int64_t x)
 {
     return (x > 0) - (x < 0);
 }

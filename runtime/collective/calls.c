@@ -37,20 +37,11 @@ static bool has_root(int operation)
     return operations[operation].takes == ROOT || operations[operation].gives == ROOT;
 }
 
-/* What the caller of one operation passes. */
-typedef struct arguments {
-    luda_tensor *tensor;
-    luda_reduction reduction;
-    int root;
-    bool in_place;
-    const luda_comm_options *options;
-} arguments;
-
 /* --- Checks --- */
 
-static luda_status check_dim(luda_collective_run *run, const arguments *a)
+static luda_status check_dim(luda_collective_run *run, const luda_arguments *a)
 {
-    int ndim = luda_tensor_ndim(a->tensor), dim = a->options ? a->options->dim : 0;
+    int ndim = luda_tensor_ndim(a->tensor), dim = a->options.dim;
     int64_t length;
     if (dim < -ndim || dim >= ndim)
         return luda__fail(LUDA_EINVAL, "%s: axis %d of a %d-dimensional tensor", run->wait.name, dim, ndim);
@@ -62,7 +53,7 @@ static luda_status check_dim(luda_collective_run *run, const arguments *a)
     return LUDA_OK;
 }
 
-static luda_status check_root(luda_collective_run *run, const arguments *a)
+static luda_status check_root(luda_collective_run *run, const luda_arguments *a)
 {
     int operation = run->asked.operation, least = operation == LUDA_CALL_BROADCAST ? -1 : 0;
     if (a->root < least || a->root >= run->comm->size)
@@ -71,7 +62,7 @@ static luda_status check_root(luda_collective_run *run, const arguments *a)
     return LUDA_OK;
 }
 
-static luda_status check_reduction(luda_collective_run *run, const arguments *a)
+static luda_status check_reduction(luda_collective_run *run, const luda_arguments *a)
 {
     luda_dtype dtype = luda_tensor_dtype(a->tensor);
     if ((int)a->reduction < 0 || a->reduction >= LUDA_REDUCE_COUNT)
@@ -84,14 +75,14 @@ static luda_status check_reduction(luda_collective_run *run, const arguments *a)
     return LUDA_OK;
 }
 
-static luda_status check_tracked(luda_collective_run *run, const arguments *a)
+static luda_status check_tracked(luda_collective_run *run, const luda_arguments *a)
 {
     bool tracked = luda_grad_enabled() && luda_requires_grad(a->tensor);
     run->asked.tracked = tracked;
     if (tracked && a->in_place)
         return luda__fail(LUDA_EGRAPH, "%s: in place on a tracked tensor; use the form that returns a new one",
                           run->wait.name);
-    if (tracked && !luda__collective_differentiable((luda_collective_call)run->asked.operation, a->reduction))
+    if (tracked && !luda__collective_differentiable((luda_comm_call)run->asked.operation, a->reduction))
         return luda__fail(LUDA_EGRAPH, "%s: has no gradient%s%s; detach the tensor first", run->wait.name,
                           operations[run->asked.operation].reduces ? " with " : "",
                           operations[run->asked.operation].reduces ? luda_reduction_name(a->reduction) : "");
@@ -99,17 +90,16 @@ static luda_status check_tracked(luda_collective_run *run, const arguments *a)
 }
 
 /* Fills what this rank asks for as far as it is valid, and says what is not. */
-static luda_status ask(luda_collective_run *run, const arguments *a)
+static luda_status ask(luda_collective_run *run, const luda_arguments *a)
 {
     int operation = run->asked.operation;
-    LUDA_TRY(run->local);
     if (has_root(operation))
         LUDA_TRY(check_root(run, a));
     if (!a->tensor) {
         bool must = operations[operation].takes == EVERYBODY ||
                     (operations[operation].takes == ROOT && a->root == run->comm->rank);
-        if (has_dim(operation) && a->options && a->options->dim)
-            run->asked.dim = a->options->dim < 0 ? -1 : a->options->dim;
+        if (has_dim(operation))
+            run->asked.dim = a->options.dim < 0 ? -1 : a->options.dim;
         return must ? luda__fail(LUDA_EINVAL, "%s: rank %d must pass a tensor", run->wait.name, run->comm->rank)
                     : LUDA_OK;
     }
@@ -181,7 +171,7 @@ static luda_status lay_out(luda_collective_run *run, const luda_announcement *kn
     return LUDA_OK;
 }
 
-static luda_status prepare(luda_collective_run *run, const arguments *a)
+static luda_status prepare(luda_collective_run *run, const luda_arguments *a)
 {
     LUDA_TRY(ask(run, a));
     if (!a->tensor)
@@ -200,6 +190,12 @@ static luda_status prepare(luda_collective_run *run, const arguments *a)
 
 /* --- Running --- */
 
+void luda__call_prepare(luda_collective_run *run, const luda_arguments *a)
+{
+    if (run->local == LUDA_OK)
+        luda__run_refuse(run, prepare(run, a));
+}
+
 static luda_status move(luda_collective_run *run)
 {
     const luda_transport *transport = &run->comm->transport;
@@ -213,9 +209,10 @@ static luda_status move(luda_collective_run *run)
     return status == LUDA_OK ? LUDA_OK : luda__run_fail(run, status);
 }
 
-static luda_status hand_over(luda_collective_run *run, const arguments *a, luda_tensor **out)
+luda_status luda__call_hand_over(luda_collective_run *run, const luda_arguments *a, luda_tensor **out)
 {
     luda_tensor *result = run->output;
+    luda_status status;
     if (a->in_place) {
         if (result != a->tensor)
             LUDA_TRY(luda__copy(result, a->tensor));
@@ -228,9 +225,11 @@ static luda_status hand_over(luda_collective_run *run, const arguments *a, luda_
         luda_tensor *there;
         LUDA_TRY(luda_tensor_new(luda_tensor_dtype(result), run->device, luda_tensor_ndim(result),
                                  luda_tensor_shape(result), &there));
-        luda_tensor_release(result);
         run->output = there;
-        LUDA_TRY(luda__copy(result, there));
+        status = luda__copy(result, there);
+        luda_tensor_release(result);
+        if (status != LUDA_OK)
+            return status;
         result = there;
     }
     if (run->what.agreed.tracked > 0)
@@ -240,75 +239,89 @@ static luda_status hand_over(luda_collective_run *run, const arguments *a, luda_
     return LUDA_OK;
 }
 
-static luda_status run_call(luda_comm *comm, luda_collective_call call, const arguments *a, luda_tensor **out)
+luda_status luda__call_exchange(luda_collective_run *run)
 {
+    luda_status status = luda__run_agree(run);
+    if (status == LUDA_OK)
+        status = move(run);
+    return luda__run_settle(run, status);
+}
+
+static luda_status run_call(luda_comm *comm, luda_comm_call call, luda_tensor *tensor, luda_reduction reduction,
+                            int root, bool in_place, const luda_comm_options *options, luda_tensor **out)
+{
+    luda_arguments a = { .tensor = tensor, .reduction = reduction, .root = root, .in_place = in_place };
     luda_collective_run run;
     luda_status status;
-    LUDA_TRY(luda__run_begin(&run, comm, call, a->options));
-    run.local = prepare(&run, a);
-    status = luda__run_agree(&run);
+    LUDA_TRY(luda__options(options, &a.options));
+    LUDA_TRY(luda__run_begin(&run, comm, call, &a.options));
+    luda__call_prepare(&run, &a);
+    status = luda__comm_claim(comm, run.wait.name);
+    if (status == LUDA_OK) {
+        status = luda__call_exchange(&run);
+        luda__comm_yield(comm);
+    }
     if (status == LUDA_OK)
-        status = move(&run);
-    if (status == LUDA_OK)
-        status = hand_over(&run, a, out);
-    return luda__run_end(&run, status);
+        status = luda__call_hand_over(&run, &a, out);
+    luda__run_end(&run);
+    return status;
 }
 
 luda_status luda_comm_barrier(luda_comm *comm, const luda_comm_options *options)
 {
-    return run_call(comm, LUDA_CALL_BARRIER, &(arguments){ .options = options }, NULL);
+    return run_call(comm, LUDA_CALL_BARRIER, NULL, 0, 0, false, options, NULL);
 }
 
 luda_status luda_comm_all_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
                                  const luda_comm_options *options, luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_ALL_REDUCE, &(arguments){ tensor, reduction, 0, false, options }, out);
+    return run_call(comm, LUDA_CALL_ALL_REDUCE, tensor, reduction, 0, false, options, out);
 }
 
 luda_status luda_comm_all_reduce_into(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
                                       const luda_comm_options *options)
 {
-    return run_call(comm, LUDA_CALL_ALL_REDUCE, &(arguments){ tensor, reduction, 0, true, options }, NULL);
+    return run_call(comm, LUDA_CALL_ALL_REDUCE, tensor, reduction, 0, true, options, NULL);
 }
 
 luda_status luda_comm_reduce(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction, int root,
                              const luda_comm_options *options, luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_REDUCE, &(arguments){ tensor, reduction, root, false, options }, out);
+    return run_call(comm, LUDA_CALL_REDUCE, tensor, reduction, root, false, options, out);
 }
 
 luda_status luda_comm_broadcast(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
                                 luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_BROADCAST, &(arguments){ tensor, 0, root, false, options }, out);
+    return run_call(comm, LUDA_CALL_BROADCAST, tensor, 0, root, false, options, out);
 }
 
 luda_status luda_comm_all_gather(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
                                  luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_ALL_GATHER, &(arguments){ tensor, 0, 0, false, options }, out);
+    return run_call(comm, LUDA_CALL_ALL_GATHER, tensor, 0, 0, false, options, out);
 }
 
 luda_status luda_comm_reduce_scatter(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
                                      const luda_comm_options *options, luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_REDUCE_SCATTER, &(arguments){ tensor, reduction, 0, false, options }, out);
+    return run_call(comm, LUDA_CALL_REDUCE_SCATTER, tensor, reduction, 0, false, options, out);
 }
 
 luda_status luda_comm_gather(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
                              luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_GATHER, &(arguments){ tensor, 0, root, false, options }, out);
+    return run_call(comm, LUDA_CALL_GATHER, tensor, 0, root, false, options, out);
 }
 
 luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
                               luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_SCATTER, &(arguments){ tensor, 0, root, false, options }, out);
+    return run_call(comm, LUDA_CALL_SCATTER, tensor, 0, root, false, options, out);
 }
 
 luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
                                  luda_tensor **out)
 {
-    return run_call(comm, LUDA_CALL_ALL_TO_ALL, &(arguments){ tensor, 0, 0, false, options }, out);
+    return run_call(comm, LUDA_CALL_ALL_TO_ALL, tensor, 0, 0, false, options, out);
 }

@@ -13,12 +13,6 @@
 
 /* --- Names (agree.c) --- */
 
-typedef enum luda_collective_call {
-#define LUDA_CALL(name, NAME) LUDA_CALL_##NAME,
-#include "names.def"
-    LUDA_CALL_COUNT
-} luda_collective_call;
-
 const char *luda__call_name(int call);
 bool luda__reduction_fits(luda_reduction reduction, luda_dtype dtype);
 
@@ -154,19 +148,32 @@ struct luda_comm {
     luda_board *board;
     int32_t algorithm;
     double timeout;
-    atomic_int busy;
     atomic_bool closed;
     uint64_t sequence;
     luda_comm_fault fault;
     const char *field;
     luda_announcement *asked; /* [size], of the last call that ranks disagreed about */
     char detail[320];
+    pthread_mutex_t work_lock; /* of the turn: who is in a call, and what waits for it (work.c) */
+    pthread_cond_t turn;
+    bool busy, worker;
+    int works; /* started and not done */
+    luda_work *first_work, *last_work;
     pthread_mutex_t flight_lock;
     uint64_t flown;
     luda_flight flights[LUDA_FLIGHTS];
 };
 
-/* One call of one rank, from claim to end. */
+/* What the caller of an operation passes. */
+typedef struct luda_arguments {
+    luda_tensor *tensor;
+    luda_reduction reduction;
+    int root;
+    bool in_place;
+    luda_comm_options options; /* complete: zeros where the caller gave none */
+} luda_arguments;
+
+/* One call of one rank, from set-up to end. */
 typedef struct luda_collective_run {
     luda_comm *comm;
     luda_wait wait;
@@ -177,30 +184,52 @@ typedef struct luda_collective_run {
     uint64_t flight;
     luda_status local; /* found wrong before agreement; becomes a refusal */
     bool fallen;       /* a fault was written into the communicator */
+    luda_comm_fault fault;
 } luda_collective_run;
 
-/* Claims the communicator. Only if it succeeds, luda__run_end must follow. */
-luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_collective_call call,
+/* Options as the caller's version of the struct has them; zeros for NULL. */
+luda_status luda__options(const luda_comm_options *given, luda_comm_options *out);
+/* Checks the communicator and the options. Only if it succeeds, luda__run_end must follow. */
+luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_comm_call call,
                             const luda_comm_options *options);
+/* This rank cannot make the call: with luda_last_error() as the reason. */
+void luda__run_refuse(luda_collective_run *run, luda_status status);
 /* Writes the flight record's row, once the announcement is complete. */
 void luda__run_depart(luda_collective_run *run);
-/* Exchanges announcements; a failure in run->local becomes a refusal. */
+/* Exchanges announcements. The communicator must be claimed. */
 luda_status luda__run_agree(luda_collective_run *run);
 /* A failure after agreement: the others are told, and the communicator remembers. */
 luda_status luda__run_fault(luda_collective_run *run, const luda_comm_fault *fault);
 /* The same for a status whose message stands already; this rank is to blame. */
 luda_status luda__run_fail(luda_collective_run *run, luda_status status);
-/* Ends the call in any case: frees what it holds and returns the status with its message. */
-luda_status luda__run_end(luda_collective_run *run, luda_status status);
+/* After the exchange, in any case; returns the status with its message. The communicator stays claimed. */
+luda_status luda__run_settle(luda_collective_run *run, luda_status status);
+/* Frees what the run holds. */
+void luda__run_end(luda_collective_run *run);
+
+/* --- The turn (work.c): one call at a time, started ones first --- */
+
+/* A call of the user's thread waits for those that were started before; a second thread is refused. */
+luda_status luda__comm_claim(luda_comm *comm, const char *name);
+void luda__comm_yield(luda_comm *comm);
+
+/* --- Operations (calls.c), in the parts that may run on different threads --- */
+
+void luda__call_prepare(luda_collective_run *run, const luda_arguments *arguments);
+luda_status luda__call_exchange(luda_collective_run *run);
+luda_status luda__call_hand_over(luda_collective_run *run, const luda_arguments *arguments, luda_tensor **out);
 
 /* --- Data (algorithms.c, local.c) --- */
 
 /* The algorithm a call uses; 0 where the operation has none of that name. */
-luda_algorithm luda__algorithm_for(luda_collective_call call, luda_algorithm wanted, int size);
+luda_algorithm luda__algorithm_for(luda_comm_call call, luda_algorithm wanted, int size);
 luda_status luda__run_steps(luda_collective_run *run);
 
 /* Copies `rows` runs of `bytes` between arrays whose runs lie `to_pitch` and `from_pitch` bytes apart. */
 void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_pitch, int64_t bytes, int64_t rows);
+
+/* The transport `local`, for one rank of a board. */
+luda_status luda__local_comm(luda_board *board, int rank, const luda_comm_options *options, luda_comm **out);
 
 /* --- Gradients (gradient.c) --- */
 
@@ -208,6 +237,6 @@ void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_
 luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input,
                                     luda_tensor *output);
 /* Whether a call of this kind has a gradient. */
-bool luda__collective_differentiable(luda_collective_call call, luda_reduction reduction);
+bool luda__collective_differentiable(luda_comm_call call, luda_reduction reduction);
 
 #endif

@@ -13,6 +13,17 @@ static double wall_clock(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+luda_status luda__options(const luda_comm_options *given, luda_comm_options *out)
+{
+    memset(out, 0, sizeof *out);
+    if (given && given->size < offsetof(luda_comm_options, timeout))
+        return luda__fail(LUDA_EINVAL, "comm: options whose size is %u; set it to sizeof(luda_comm_options)",
+                          given->size);
+    if (given)
+        memcpy(out, given, given->size < sizeof *out ? given->size : sizeof *out);
+    return LUDA_OK;
+}
+
 /* --- Life --- */
 
 static void comm_destroy(void *object)
@@ -23,6 +34,8 @@ static void comm_destroy(void *object)
         comm->transport.release(comm->transport.state);
     luda_board_release(comm->board);
     pthread_mutex_destroy(&comm->flight_lock);
+    pthread_mutex_destroy(&comm->work_lock);
+    pthread_cond_destroy(&comm->turn);
     free(comm->asked);
     free(comm);
 }
@@ -32,12 +45,18 @@ static const luda_class comm_class = { "comm", comm_destroy };
 luda_status luda_comm_new_over(const luda_transport *transport, luda_board *board, int rank,
                                const luda_comm_options *options, luda_comm **out)
 {
-    luda_comm *comm = calloc(1, sizeof *comm);
-    if (!comm || !(comm->asked = calloc((size_t)board->size, sizeof *comm->asked))) {
+    luda_comm *comm = NULL;
+    luda_comm_options chosen;
+    pthread_condattr_t monotonic;
+    luda_status status = luda__options(options, &chosen);
+    if (status == LUDA_OK && (!(comm = calloc(1, sizeof *comm)) ||
+                              !(comm->asked = calloc((size_t)board->size, sizeof *comm->asked))))
+        status = luda__fail(LUDA_ENOMEM, "comm: no memory for a communicator of %d ranks", board->size);
+    if (status != LUDA_OK) {
         free(comm);
         if (transport->release)
             transport->release(transport->state);
-        return luda__fail(LUDA_ENOMEM, "comm: no memory for a communicator of %d ranks", board->size);
+        return status;
     }
     luda__object_init(comm, &comm_class);
     memcpy(&comm->transport, transport, transport->size < sizeof *transport ? transport->size : sizeof *transport);
@@ -45,11 +64,15 @@ luda_status luda_comm_new_over(const luda_transport *transport, luda_board *boar
     luda_board_retain(board);
     comm->rank = rank;
     comm->size = board->size;
-    comm->algorithm = options && options->algorithm ? options->algorithm : LUDA_ALGORITHM_DIRECT;
-    comm->timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
-    atomic_init(&comm->busy, 0);
+    comm->algorithm = chosen.algorithm ? chosen.algorithm : LUDA_ALGORITHM_DIRECT;
+    comm->timeout = chosen.timeout > 0 ? chosen.timeout : luda__default_timeout;
     atomic_init(&comm->closed, false);
     pthread_mutex_init(&comm->flight_lock, NULL);
+    pthread_mutex_init(&comm->work_lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&comm->turn, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     *out = comm;
     return LUDA_OK;
 }
@@ -100,32 +123,29 @@ void luda_comm_abort(luda_comm *comm, const char *text)
 
 /* --- The frame of a call --- */
 
-static void check_options(luda_collective_run *run, const luda_comm_options *options)
+static luda_status check_options(luda_collective_run *run, const luda_comm_options *options)
 {
     luda_comm *comm = run->comm;
     const char *name = run->wait.name;
-    luda_algorithm wanted = (luda_algorithm)comm->algorithm, found;
-    bool explicit = options && options->algorithm != LUDA_ALGORITHM_DEFAULT;
-    if (options && options->size < offsetof(luda_comm_options, algorithm))
-        run->local = luda__fail(LUDA_EINVAL, "%s: options without their size", name);
-    else if (options && (options->algorithm < 0 || options->algorithm >= LUDA_ALGORITHM_COUNT))
-        run->local = luda__fail(LUDA_EINVAL, "%s: no algorithm number %d", name, options->algorithm);
-    else if (options && !(options->timeout >= 0))
-        run->local = luda__fail(LUDA_EINVAL, "%s: a timeout of %g s", name, options->timeout);
-    if (run->local != LUDA_OK)
-        return;
-    if (explicit)
-        wanted = (luda_algorithm)options->algorithm;
-    if (options && options->timeout > 0)
+    bool chosen = options->algorithm != LUDA_ALGORITHM_DEFAULT;
+    luda_algorithm wanted = (luda_algorithm)(chosen ? options->algorithm : comm->algorithm), found;
+    run->asked.algorithm = LUDA_ALGORITHM_DIRECT;
+    if (options->algorithm < 0 || options->algorithm >= LUDA_ALGORITHM_COUNT)
+        return luda__fail(LUDA_EINVAL, "%s: no algorithm number %d", name, options->algorithm);
+    if (!(options->timeout >= 0))
+        return luda__fail(LUDA_EINVAL, "%s: a timeout of %g s", name, options->timeout);
+    if (options->timeout > 0)
         run->wait.timeout = options->timeout;
-    found = luda__algorithm_for((luda_collective_call)run->asked.operation, wanted, comm->size);
-    if (found == LUDA_ALGORITHM_DEFAULT && explicit)
-        run->local = luda__fail(LUDA_ENOTSUP, "%s: has no algorithm \"%s\"; direct always works", name,
-                                luda_algorithm_name(wanted));
-    run->asked.algorithm = found == LUDA_ALGORITHM_DEFAULT ? LUDA_ALGORITHM_DIRECT : found;
+    found = luda__algorithm_for((luda_comm_call)run->asked.operation, wanted, comm->size);
+    if (found == LUDA_ALGORITHM_DEFAULT && chosen)
+        return luda__fail(LUDA_ENOTSUP, "%s: has no algorithm \"%s\"; direct always works", name,
+                          luda_algorithm_name(wanted));
+    if (found != LUDA_ALGORITHM_DEFAULT)
+        run->asked.algorithm = found;
+    return LUDA_OK;
 }
 
-luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_collective_call call,
+luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_comm_call call,
                             const luda_comm_options *options)
 {
     const char *name = luda__call_name(call);
@@ -133,9 +153,6 @@ luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_coll
         return luda__fail(LUDA_EINVAL, "%s: no communicator", name);
     if (atomic_load(&comm->closed))
         return luda__fail(LUDA_ECLOSED, "%s: the communicator was closed", name);
-    if (atomic_exchange(&comm->busy, 1))
-        return luda__fail(LUDA_EINVAL,
-                          "%s: another thread is in a call of this communicator; use one communicator a thread", name);
     luda_comm_retain(comm);
     memset(run, 0, sizeof *run);
     run->comm = comm;
@@ -146,13 +163,17 @@ luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_coll
     run->asked.dtype = run->asked.ndim = -1;
     run->what.rank = comm->rank;
     run->what.size = comm->size;
-    if (options && options->site)
+    if (options->site)
         snprintf(run->asked.site, sizeof run->asked.site, "%s", options->site);
-    comm->fault.status = LUDA_OK;
-    comm->field = NULL;
-    memset(comm->fault.culprits, 0, sizeof comm->fault.culprits);
-    check_options(run, options);
+    luda__run_refuse(run, check_options(run, options));
     return LUDA_OK;
+}
+
+void luda__run_refuse(luda_collective_run *run, luda_status status)
+{
+    run->local = status;
+    if (status != LUDA_OK)
+        snprintf(run->asked.note, sizeof run->asked.note, "%s", luda_last_error());
 }
 
 void luda__run_depart(luda_collective_run *run)
@@ -186,7 +207,7 @@ static void set_flight(luda_collective_run *run, int state)
 
 static luda_status remember(luda_collective_run *run, const luda_comm_fault *fault)
 {
-    run->comm->fault = *fault;
+    run->comm->fault = run->fault = *fault;
     run->fallen = true;
     return (luda_status)fault->status;
 }
@@ -198,8 +219,6 @@ luda_status luda__run_agree(luda_collective_run *run)
     luda_status status;
     run->asked.sequence = run->wait.sequence = ++comm->sequence;
     run->asked.refused = run->local;
-    if (run->local != LUDA_OK)
-        snprintf(run->asked.note, sizeof run->asked.note, "%s", luda_last_error());
     run->asked.hash = luda__asked_hash(&run->asked);
     luda__run_depart(run);
     luda__board_arrive(&run->wait, &run->asked, run->what.in, run->what.out);
@@ -224,10 +243,9 @@ luda_status luda__run_fail(luda_collective_run *run, luda_status status)
     return luda__run_fault(run, &fault);
 }
 
-luda_status luda__run_end(luda_collective_run *run, luda_status status)
+luda_status luda__run_settle(luda_collective_run *run, luda_status status)
 {
     luda_comm *comm = run->comm;
-    char text[sizeof comm->fault.text];
     if (status != LUDA_OK && comm->transport.withdraw)
         comm->transport.withdraw(comm->transport.state);
     if (run->wait.sequence) {
@@ -235,14 +253,14 @@ luda_status luda__run_end(luda_collective_run *run, luda_status status)
         luda__board_over(comm->board, comm->rank, run->wait.sequence);
     }
     set_flight(run, status == LUDA_OK ? LUDA_FLIGHT_DONE : LUDA_FLIGHT_FAILED);
-    memcpy(text, comm->fault.text, sizeof text);
-    if (status != LUDA_OK && !run->fallen)
-        comm->fault.status = status;
+    return run->fallen ? luda__fail_text(status, run->fault.text) : status;
+}
+
+void luda__run_end(luda_collective_run *run)
+{
     luda_tensor_release(run->input);
     luda_tensor_release(run->output);
-    atomic_store(&comm->busy, 0);
-    luda_comm_release(comm);
-    return run->fallen ? luda__fail_text(status, text) : status;
+    luda_comm_release(run->comm);
 }
 
 /* --- What a failed call leaves --- */

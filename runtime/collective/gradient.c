@@ -87,7 +87,7 @@ static const struct {
     [LUDA_CALL_ALL_TO_ALL] = { all_to_all, "backward of all_to_all" },
 };
 
-bool luda__collective_differentiable(luda_collective_call call, luda_reduction reduction)
+bool luda__collective_differentiable(luda_comm_call call, luda_reduction reduction)
 {
     bool linear = reduction == LUDA_REDUCE_SUM || reduction == LUDA_REDUCE_MEAN;
     return rules[call].backward && (linear || (call != LUDA_CALL_ALL_REDUCE && call != LUDA_CALL_REDUCE_SCATTER));

@@ -141,13 +141,34 @@ static void local_release(void *state)
     free(l);
 }
 
-static luda_status new_rank(luda_board *board, int rank, const luda_comm_options *options, luda_comm **out)
+/* The card of a part of the group is the address of its board. */
+static luda_status local_lead(void *state, int size, char card[LUDA_CARD_BYTES], void **held)
 {
-    luda_transport transport = { .size = sizeof transport,
-                                 .name = "local",
-                                 .send = local_send,
-                                 .collective = local_collective,
-                                 .release = local_release };
+    luda_board *board;
+    LUDA_TRY(luda_board_new(size, -1, &board));
+    memcpy(card, &board, sizeof board);
+    *held = board;
+    return LUDA_OK;
+}
+
+static void local_dismiss(void *held)
+{
+    luda_board_release(held);
+}
+
+static luda_status local_join(void *state, const char card[LUDA_CARD_BYTES], int rank, int size,
+                              const luda_comm_options *options, luda_comm **out)
+{
+    luda_board *board;
+    memcpy(&board, card, sizeof board);
+    return luda__local_comm(board, rank, options, out);
+}
+
+luda_status luda__local_comm(luda_board *board, int rank, const luda_comm_options *options, luda_comm **out)
+{
+    luda_transport transport = { .size = sizeof transport, .name = "local", .send = local_send,
+                                 .collective = local_collective, .release = local_release, .lead = local_lead,
+                                 .dismiss = local_dismiss, .join = local_join };
     local *l = malloc(sizeof *l);
     if (!l)
         return luda__fail(LUDA_ENOMEM, "comm: no memory for a rank");
@@ -168,7 +189,7 @@ luda_status luda_comm_new_local_group(int size, const luda_comm_options *options
     if (!comms)
         status = luda__fail(LUDA_ENOMEM, "comm: no memory for %d ranks", size);
     while (status == LUDA_OK && made < size) {
-        status = new_rank(board, made, options, &comms[made]);
+        status = luda__local_comm(board, made, options, &comms[made]);
         made += status == LUDA_OK;
     }
     if (status == LUDA_OK)

@@ -1,6 +1,7 @@
 /* The transport `tcp` over a mesh of connections: what the main thread asks of the network thread. */
 #include "mesh.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -249,6 +250,29 @@ static void mesh_release(void *state)
     luda__loop_call(release_mesh, state);
 }
 
+/* A part of the group meets at a rendezvous of its own; the card is its session and address. */
+static luda_status mesh_lead(void *state, int size, char card[LUDA_CARD_BYTES], void **held)
+{
+    luda_rendezvous *home;
+    LUDA_TRY(luda_rendezvous_new(NULL, NULL, size, &home));
+    snprintf(card, LUDA_CARD_BYTES, "%s %s", luda_rendezvous_session(home), luda_rendezvous_address(home));
+    *held = home;
+    return LUDA_OK;
+}
+
+static void mesh_dismiss(void *held)
+{
+    luda_rendezvous_release(held);
+}
+
+static luda_status mesh_join(void *state, const char card[LUDA_CARD_BYTES], int rank, int size,
+                             const luda_comm_options *options, luda_comm **out)
+{
+    char session[2 * LUDA_SESSION_BYTES + 1] = "";
+    memcpy(session, card, sizeof session - 1);
+    return luda_comm_connect(card + sizeof session, session, rank, size, options, out);
+}
+
 static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
 {
     luda_mesh *mesh = calloc(1, sizeof *mesh);
@@ -275,9 +299,18 @@ static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
 luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options,
                             luda_comm **out)
 {
-    luda_transport transport = { .size = sizeof transport, .name = "tcp", .announce = mesh_announce, .fail = mesh_fail,
-                                 .query = mesh_query, .send = mesh_send, .withdraw = mesh_withdraw, .close = mesh_close,
-                                 .release = mesh_release };
+    luda_transport transport = { .size = sizeof transport,
+                                 .name = "tcp",
+                                 .announce = mesh_announce,
+                                 .fail = mesh_fail,
+                                 .query = mesh_query,
+                                 .send = mesh_send,
+                                 .withdraw = mesh_withdraw,
+                                 .close = mesh_close,
+                                 .release = mesh_release,
+                                 .lead = mesh_lead,
+                                 .dismiss = mesh_dismiss,
+                                 .join = mesh_join };
     luda_mesh *mesh = new_mesh(rank, size, sockets);
     opening o = { .mesh = mesh };
     luda_status status =

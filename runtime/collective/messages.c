@@ -21,7 +21,8 @@ static luda_slot_name slot(int tag, uint32_t step)
 static luda_status check_peer(luda_collective_run *run, int peer)
 {
     luda_comm *comm = run->comm;
-    LUDA_TRY(run->local);
+    if (run->local != LUDA_OK)
+        return luda__fail_text(run->local, run->asked.note);
     if (peer < 0 || peer >= comm->size)
         return luda__fail(LUDA_EINVAL, "%s: rank %d of %d ranks", run->wait.name, peer, comm->size);
     run->wait.deadline = luda__now() + run->wait.timeout;
@@ -100,29 +101,41 @@ static luda_status recv_tensor(luda_collective_run *run, int from, int tag)
                  (size_t)(luda_tensor_numel(run->output) * luda_dtype_size((luda_dtype)h.dtype)));
 }
 
-luda_status luda_comm_send(luda_comm *comm, luda_tensor *tensor, int to, const luda_comm_options *options)
+static luda_status run_message(luda_comm *comm, luda_comm_call call, luda_tensor *tensor, int peer,
+                               const luda_comm_options *given, luda_tensor **out)
 {
+    luda_comm_options options;
     luda_collective_run run;
-    LUDA_TRY(luda__run_begin(&run, comm, LUDA_CALL_SEND, options));
+    luda_status status;
+    LUDA_TRY(luda__options(given, &options));
+    LUDA_TRY(luda__run_begin(&run, comm, call, &options));
     if (tensor) {
         run.asked.dtype = (int32_t)luda_tensor_dtype(tensor);
         run.asked.ndim = luda_tensor_ndim(tensor);
         memcpy(run.asked.shape, luda_tensor_shape(tensor), (size_t)run.asked.ndim * sizeof(int64_t));
     }
-    luda__run_depart(&run);
-    return luda__run_end(&run, send_tensor(&run, tensor, to, options ? options->tag : 0));
+    status = luda__comm_claim(comm, run.wait.name);
+    if (status == LUDA_OK) {
+        luda__run_depart(&run);
+        status = call == LUDA_CALL_SEND ? send_tensor(&run, tensor, peer, options.tag)
+                                        : recv_tensor(&run, peer, options.tag);
+        status = luda__run_settle(&run, status);
+        luda__comm_yield(comm);
+    }
+    if (status == LUDA_OK && out) {
+        *out = run.output;
+        run.output = NULL;
+    }
+    luda__run_end(&run);
+    return status;
+}
+
+luda_status luda_comm_send(luda_comm *comm, luda_tensor *tensor, int to, const luda_comm_options *options)
+{
+    return run_message(comm, LUDA_CALL_SEND, tensor, to, options, NULL);
 }
 
 luda_status luda_comm_recv(luda_comm *comm, int from, const luda_comm_options *options, luda_tensor **out)
 {
-    luda_collective_run run;
-    luda_status status;
-    LUDA_TRY(luda__run_begin(&run, comm, LUDA_CALL_RECV, options));
-    luda__run_depart(&run);
-    status = recv_tensor(&run, from, options ? options->tag : 0);
-    if (status == LUDA_OK) {
-        *out = run.output;
-        run.output = NULL;
-    }
-    return luda__run_end(&run, status);
+    return run_message(comm, LUDA_CALL_RECV, NULL, from, options, out);
 }

@@ -262,7 +262,7 @@ static const reducing reducers[LUDA_ALGORITHM_COUNT] = {
     [LUDA_ALGORITHM_CENTRALIZED] = luda__centralized_reduce,
 };
 
-luda_algorithm luda__algorithm_for(luda_collective_call call, luda_algorithm wanted, int size)
+luda_algorithm luda__algorithm_for(luda_comm_call call, luda_algorithm wanted, int size)
 {
     static const bool has[LUDA_CALL_COUNT][LUDA_ALGORITHM_COUNT] = {
         [LUDA_CALL_ALL_REDUCE] = { [LUDA_ALGORITHM_RING] = true,

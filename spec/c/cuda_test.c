@@ -61,6 +61,10 @@ static void test_copies(void)
     EXPECT(memcmp(back, values, sizeof back) == 0);
     EXPECT_OK(luda_tensor_read(home, LUDA_F64, back, 5));
     EXPECT(back[0] == 2 && back[1] == -4 && back[2] == 7 && back[3] == 0 && back[4] == 10);
+    double_in_place(two);
+    EXPECT_OK(ops->copy(second, luda_tensor_data(two), cuda, luda_tensor_data(three), 20, message));
+    EXPECT_OK(luda_tensor_read(two, LUDA_F64, back, 5));
+    EXPECT(memcmp(back, values, sizeof back) == 0); /* the second device had doubled before the copy came */
     EXPECT_OK(ops->fill(0, luda_tensor_data(one), 0, 8, message));
     EXPECT_OK(luda_tensor_read(one, LUDA_F64, back, 5));
     EXPECT(back[0] == 0 && back[1] == 0 && back[2] == 7);

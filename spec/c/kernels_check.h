@@ -12,10 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Levels that were not built are NULL. */
 extern const luda_kernel_table luda_kernel_table_baseline;
-#if defined(__x86_64__)
-extern const luda_kernel_table luda_kernel_table_v3, luda_kernel_table_v4;
-#endif
+extern __attribute__((weak)) const luda_kernel_table luda_kernel_table_v3, luda_kernel_table_v4;
 
 static int passed, failed;
 static const luda_kernel_table *level; /* under test */
@@ -228,6 +227,7 @@ static inline void for_each_level(void (*test)(void))
         __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") ? &luda_kernel_table_v4 : NULL,
 #endif
     };
+    CHECK(luda__cpu_kernels() != NULL, "the selection is linked, and so are the levels that it knows");
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         level = levels[i];
         if (level)

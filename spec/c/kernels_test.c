@@ -124,6 +124,8 @@ static void test_maps(void)
                 for (int mode = 0; mode < (maps[m].nin == 2 ? 3 : 1); mode++)
                     check_map(m, dtype, layout, mode, 5, 37);
             check_map(m, dtype, CONTIGUOUS, 0, 3, 0);
+            for (int layout = 0; layout < LAYOUTS && (dtype <= LUDA_F16 || dtype == LUDA_I8); layout++)
+                check_map(m, dtype, layout, 0, 270, 133); /* several slabs, and blocks of a transposed input */
         }
 }
 
@@ -183,6 +185,11 @@ static double worst_ulp(int op, double (*exact)(double), double low, double high
     return worst;
 }
 
+static double exact_gelu(double x)
+{
+    return 0.5 * x * erfc(-x / sqrt(2));
+}
+
 static double exact_sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
@@ -194,6 +201,7 @@ static void test_accuracy(void)
         { LUDA_OP_exp, exp, -103.9, 88.72 }, { LUDA_OP_exp, exp, -1, 1 },          { LUDA_OP_log, log, -103, 88.7 },
         { LUDA_OP_log, log, -0.5, 0.5 },     { LUDA_OP_tanh, tanh, -10, 10 },      { LUDA_OP_tanh, tanh, -0.7, 0.7 },
         { LUDA_OP_sigmoid, exact_sigmoid, -103, 20 },
+        { LUDA_OP_erf, erf, -4.5, 4.5 },     { LUDA_OP_gelu, exact_gelu, -1, 9 },
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         double worst = worst_ulp(ranges[i].op, ranges[i].exact, ranges[i].low, ranges[i].high);
