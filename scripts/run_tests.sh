@@ -14,14 +14,14 @@ skipped=0
 
 # add LOG NAME STATUS: counts the last line "N passed, N failed[, N skipped]"; a process without one is one failure.
 add() {
-  line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$1" | tail -n 1)
+  line=$(grep -E '(^|: )[0-9]+ passed, [0-9]+ failed' "$1" | tail -n 1)
   if [ -z "$line" ]; then
     failed=$((failed + 1))
     echo "--- $2 died (status $3)"
     tail -n 40 "$1"
     return
   fi
-  p=$(echo "$line" | sed -E 's/^([0-9]+) passed.*/\1/')
+  p=$(echo "$line" | sed -E 's/(^|.* )([0-9]+) passed.*/\2/')
   f=$(echo "$line" | sed -E 's/.* ([0-9]+) failed.*/\1/')
   s=$(echo "$line" | sed -nE 's/.* ([0-9]+) skipped.*/\1/p')
   passed=$((passed + p))
