@@ -630,10 +630,8 @@ LUDA_API int luda_handle_alive(luda_context *context, double handle);
 LUDA_API void luda_handle_release(luda_context *context, double handle); /* stale is fine */
 /* Moves to the list of an outer scope; depth 0: of none. Returns 1 if it lay deeper before. */
 LUDA_API int luda_handle_move(luda_context *context, double handle, int depth);
-/* Slot `slot` was registered by the front end; releasing it from a sweep. */
+/* Releases what a sweep found unreachable. */
 LUDA_API void luda_handle_sweep(luda_context *context, const double *handles, int count);
-/* Per slot: 1 if registered outside; the front end sets it, the core clears it. Valid until the table grows. */
-LUDA_API uint8_t *luda_handle_marks(luda_context *context);
 LUDA_API int luda_scope_enter(luda_context *context); /* the new depth, or 0 */
 LUDA_API int luda_scope_leave(luda_context *context, int depth); /* and whatever is open inside it */
 /* After a collection step: clears bit 1; bytes >= 0 sets the limit to live + bytes. */

@@ -57,7 +57,7 @@ end
 --- The library exports what the public headers declare, and nothing else.
 local function check_exports(library)
   local declared = {}
-  local pipe = assert(io.popen("cc -E -P -DLUDA_API=EXPORT runtime/luda.h 2>/dev/null"))
+  local pipe = assert(io.popen("cc -E -P -DLUDA_API=EXPORT -include runtime/luda.h runtime/luda_transport.h 2>/dev/null"))
   for name in pipe:read("*a"):gmatch("EXPORT[^;]-(luda_[%w_]+)%s*%(") do
     declared[name] = true
   end

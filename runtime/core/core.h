@@ -237,7 +237,6 @@ struct luda_context {
     uint64_t order;                 /* creation order of nodes */
     /* handles */
     luda_slot *slots;
-    uint8_t *marks;
     uint32_t free_slot;
     uint32_t *heads; /* per depth: first slot of the scope's list */
     int heads_capacity;

@@ -19,11 +19,9 @@ luda_status luda__handles_open(luda_context *c)
     c->heads_capacity = 16;
     c->heads = calloc((size_t)c->heads_capacity, sizeof *c->heads);
     c->slots = calloc(1, sizeof *c->slots);
-    c->marks = calloc(1, 1);
-    if (!c->heads || !c->slots || !c->marks) {
+    if (!c->heads || !c->slots) {
         free(c->heads);
         free(c->slots);
-        free(c->marks);
         return luda__fail(LUDA_ENOMEM, "context: no memory for handles");
     }
     c->signals.slots = 1;
@@ -42,13 +40,8 @@ static bool grow(luda_context *c)
     if (!slots)
         return false;
     c->slots = slots;
-    uint8_t *marks = realloc(c->marks, (size_t)new);
-    if (!marks)
-        return false;
-    c->marks = marks;
     for (int32_t s = new - 1; s >= old; s--) {
         c->slots[s] = (luda_slot){ .generation = 1, .next = c->free_slot };
-        c->marks[s] = 0;
         c->free_slot = (uint32_t)s;
     }
     c->signals.slots = new;
@@ -100,7 +93,6 @@ static void drop(luda_context *c, uint32_t s)
     luda_slot *slot = &c->slots[s];
     luda_object *object = slot->object;
     slot->object = NULL;
-    c->marks[s] = 0;
     c->signals.handles -= 1;
     if (++slot->generation <= GENERATION_MAX) {
         slot->next = c->free_slot;
@@ -171,11 +163,6 @@ void luda_handle_sweep(luda_context *c, const double *handles, int count)
         luda_handle_release(c, handles[i]);
 }
 
-uint8_t *luda_handle_marks(luda_context *c)
-{
-    return c->marks;
-}
-
 luda_signals *luda_context_signals(luda_context *c)
 {
     return &c->signals;
@@ -237,10 +224,8 @@ void luda__context_close(luda_context *c)
         if (c->slots[s].object)
             drop(c, (uint32_t)s);
     free(c->slots);
-    free(c->marks);
     free(c->heads);
     c->slots = NULL;
-    c->marks = NULL;
     c->heads = NULL;
     c->signals.slots = 0;
     c->signals.depth = 0;

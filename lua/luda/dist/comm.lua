@@ -89,7 +89,8 @@ local function call_options(self, op, given, known)
     if given.algorithm then
       options.algorithm = C.luda_algorithm_from_name(given.algorithm)
       if options.algorithm < 0 then
-        errors.raise("invalid", "%s: there is no algorithm '%s'; direct, ring and auto are known", op, tostring(given.algorithm))
+          errors.raise("invalid", "%s: there is no algorithm '%s'; direct, ring, tree, halving, centralized and auto are known",
+          op, tostring(given.algorithm))
       end
     end
     options.timeout = given.timeout and args.number(op, "the timeout", given.timeout) or 0
@@ -145,8 +146,8 @@ end
 function Comm:all_reduce(tensor, op, options)
   local pointer, out = open(self, "all_reduce"), ffi.new("luda_tensor *[1]")
   local settings = call_options(self, "all_reduce", options, PLAIN)
-  return result(self, C.luda_comm_all_reduce(pointer, tensor_pointer("all_reduce", tensor), reduction("all_reduce", op), settings,
-    out), out)
+  return result(self, C.luda_comm_all_reduce(pointer, tensor_pointer("all_reduce", tensor), reduction("all_reduce", op),
+    settings, out), out)
 end
 
 --- The same in place.

@@ -103,7 +103,8 @@ local function local_problem(self, grads, weight, options)
     if g then
       known = known + 1
       if args.shape_text(g.shape) ~= args.shape_text(p.shape) then
-        return ("the gradient of %s has shape %s, the parameter %s"):format(row.path, args.shape_text(g.shape), args.shape_text(p.shape))
+        return ("the gradient of %s has shape %s, the parameter %s"):format(row.path, args.shape_text(g.shape),
+          args.shape_text(p.shape))
       end
       if g.dtype ~= p.dtype and not (options.fp32 and g.dtype == "f32") then
         return ("the gradient of %s is %s, the parameter %s"):format(row.path, g.dtype, p.dtype)

@@ -95,7 +95,8 @@ local function usable(dir, comm)
   for step, content in pairs(complete_sets(dir)) do
     local path = rank_path(dir, step, comm.rank)
     if content.world ~= comm.size then
-      problems[#problems + 1] = ("%s was written by %s ranks, %d are here"):format(folder(dir, step), tostring(content.world), comm.size)
+      problems[#problems + 1] = ("%s was written by %s ranks, %d are here"):format(folder(dir, step),
+        tostring(content.world), comm.size)
     elseif checksum(path) ~= content.checksums[comm.rank + 1] then
       problems[#problems + 1] = ("%s is missing or damaged"):format(path)
     else

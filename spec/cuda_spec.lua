@@ -1,0 +1,83 @@
+--- CUDA from Lua, on the emulated device where the build has one: moving, errors, a whole training run against the CPU.
+
+local ffi = require "ffi"
+local luda = require "luda"
+local helper = require "spec.helper"
+
+ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
+if not os.getenv("LUDA_CUDA_PLUGIN") then -- CUDA is opened when it is first asked for
+  local emulator = (os.getenv("LUDA_BUILD") or "build") .. "/libluda_cudaemu.so"
+  local file = io.open(emulator)
+  if file then
+    file:close()
+    ffi.C.setenv("LUDA_CUDA_PLUGIN", emulator, 1)
+  end
+end
+
+--- Three steps of a small GPT; its losses and one of its weights.
+local function train(device)
+  luda.manual_seed(7)
+  local model = luda.nn.GPT { vocab = 11, context = 6, width = 8, layers = 2, heads = 2 }
+  model:to_dtype("f64"):to(device)
+  local optimizer = luda.optim.AdamW(model)
+  local ids = luda.tensor { { 1LL, 5LL, 3LL, 2LL, 11LL, 7LL }, { 4LL, 4LL, 1LL, 9LL, 2LL, 6LL } }:to(device)
+  local losses = {}
+  for step = 1, 3 do
+    luda.scope(function()
+      local loss = model(ids:narrow(2, 1, 5), ids:narrow(2, 2, 5))
+      losses[step] = loss:item()
+      optimizer:step(0.01, loss:backward())
+    end)
+  end
+  return losses, model:parameters()[1]:detach():to("cpu"):totable()
+end
+
+if not luda.has("cuda") then
+  pending("no CUDA device; an emulated one is built with -DLUDA_EMULATOR=ON", function() end)
+  return
+end
+
+describe("cuda", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("moves tensors there and back", function()
+    local x = luda.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }):to("cuda:0")
+    assert.equal("cuda:0", x.device)
+    assert.same({ { 2, 8 }, { 4, 10 }, { 6, 12 } }, (x:t() * 2):totable())
+    assert.same({ { 1, 2, 3 }, { 4, 5, 6 } }, x:to("cpu"):totable())
+    assert.equal(21, x:sum():item())
+    assert.equal(7, luda.full({ 2 }, 7, { device = "cuda" })[2]:item())
+    assert.raises("device", "different devices", function() return x + luda.ones(3) end)
+    assert.raises("device", "no cuda:99", function() return x:to("cuda:99") end)
+  end)
+
+  it("draws the numbers that the CPU draws", function()
+    for _, name in ipairs { "rand", "randn" } do
+      luda.manual_seed(3)
+      local host = luda[name](5, 7)
+      luda.manual_seed(3)
+      assert.tensor_near(host, luda[name](5, 7, { device = "cuda" }):to("cpu"), 1e-6)
+    end
+    luda.manual_seed(3)
+    local order = luda.randperm(100)
+    luda.manual_seed(3)
+    assert.same(order:totable(), luda.randperm(100, { device = "cuda" }):totable())
+  end)
+
+  it("says which position was bad, at the next look at a result", function()
+    local x = luda.arange(4):to("cuda")
+    local y = x[luda.tensor({ 4LL, 7LL }):to("cuda")]
+    assert.raises("index", "position 7 is outside 1 %.%. 4 %(base 1%)", function() return y:totable() end)
+    assert.equal(3, x[4]:item()) -- reported once; the device goes on
+  end)
+
+  it("trains as the CPU does", function()
+    luda.scope(function()
+      local losses, weight = train("cpu")
+      local there, moved = train("cuda:0")
+      assert.tensor_near(losses, there, 1e-10)
+      assert.tensor_near(weight, moved, 1e-9, 1e-10)
+    end)
+  end)
+end)
