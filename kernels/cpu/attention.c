@@ -1,7 +1,7 @@
 /*
- * attention: softmax(q k^T scale) v over tiles of keys, with a running maximum and sum per query (Milakov and Gimelshein
- * 2018; Rabe and Staats 2021; Dao et al. 2022), so that the weights of all keys never exist at once. A query that sees
- * no key gives 0.
+ * attention: softmax(q k^T scale) v over tiles of keys, with a running maximum and sum per query (Milakov and
+ * Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022), so that the weights of all keys never exist at once. A query
+ * that sees no key gives 0.
  */
 #include "attention.h"
 #include "scalar.h"

@@ -23,9 +23,19 @@ static inline attention attention_plan(const luda_call *call, const luda_operand
 {
     const struct luda_attention_attrs *a = &call->attrs->attention;
     int n = q->ndim;
-    attention w = { .q = q, .k = k, .v = v, .queries = q->shape[n - 2], .keys = k->shape[n - 2], .width = q->shape[n - 1],
-                    .value_width = v->shape[n - 1], .causal = a->causal, .scale = a->scale, .dropout = a->dropout,
-                    .seed = a->generator.seed, .counter = a->generator.counter, .batch = 1 };
+    attention w = { .q = q,
+                    .k = k,
+                    .v = v,
+                    .queries = q->shape[n - 2],
+                    .keys = k->shape[n - 2],
+                    .width = q->shape[n - 1],
+                    .value_width = v->shape[n - 1],
+                    .causal = a->causal,
+                    .scale = a->scale,
+                    .dropout = a->dropout,
+                    .seed = a->generator.seed,
+                    .counter = a->generator.counter,
+                    .batch = 1 };
     for (int d = 0; d < n - 2; d++)
         w.batch *= q->shape[d];
     if (w.scale == 0)

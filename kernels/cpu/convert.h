@@ -2,8 +2,8 @@
  * Element types of the CPU: what is stored, what is computed in, and every conversion.
  *
  * Floats to integers: NaN gives 0, the rest saturates. Integers to integers wrap. Anything to bool is != 0. Floats to
- * halves round once, to nearest even, also from double and int64 (through a float rounded to odd, which keeps the sticky
- * bit); NaN stays NaN, quiet.
+ * halves round once, to nearest even, also from double and int64 (through a float rounded to odd, which keeps the
+ * sticky bit); NaN stays NaN, quiet.
  */
 #ifndef LUDA_CONVERT_H
 #define LUDA_CONVERT_H

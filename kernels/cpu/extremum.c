@@ -14,8 +14,8 @@ typedef struct along {
     int32_t base;
 } along;
 
-static void plan_along(const luda_operand *value, const luda_operand *positions, const luda_operand *full, int dim, int32_t base,
-                       along *a)
+static void plan_along(const luda_operand *value, const luda_operand *positions, const luda_operand *full, int dim,
+                       int32_t base, along *a)
 {
     int keepdim = value->ndim == full->ndim, at = 0;
     *a = (along){ .kept = { .numel = 1 }, .size = 1, .stride = 1, .value = value->data, .full = full->data,

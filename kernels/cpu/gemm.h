@@ -1,4 +1,4 @@
-/* Matrix products on one thread: C = A B, or C += A B. Row-major; `ta`: a holds the transpose; ld: row length in memory. */
+/* Matrix products on one thread: C = A B or C += A B. Row-major; ta: a holds the transpose; ld: row length in memory. */
 #ifndef LUDA_GEMM_H
 #define LUDA_GEMM_H
 
@@ -20,7 +20,7 @@ const gemm_library *luda__gemm_library(void);
 /* The library's product or the built-in one; 0 where the built-in one got no memory. */
 int LEVEL(luda__gemm_f32)(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
                           int64_t ldb, int accumulate, float *c, int64_t ldc);
-int LEVEL(luda__gemm_f64)(int ta, int tb, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
-                          int64_t ldb, int accumulate, double *c, int64_t ldc);
+int LEVEL(luda__gemm_f64)(int ta, int tb, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda,
+                          const double *b, int64_t ldb, int accumulate, double *c, int64_t ldc);
 
 #endif

@@ -7,12 +7,12 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-typedef int (*dnnl_sgemm_function)(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-typedef void (*cblas_sgemm_function)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
-                                     const float *b, int ldb, float beta, float *c, int ldc);
-typedef void (*cblas_dgemm_function)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda,
-                                     const double *b, int ldb, double beta, double *c, int ldc);
+typedef int (*dnnl_sgemm_function)(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+typedef void (*cblas_sgemm_function)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                                     int lda, const float *b, int ldb, float beta, float *c, int ldc);
+typedef void (*cblas_dgemm_function)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a,
+                                     int lda, const double *b, int ldb, double beta, double *c, int ldc);
 
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANSPOSE = 111, CBLAS_TRANSPOSE = 112 };
 
@@ -36,15 +36,15 @@ static void onednn_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, const fl
 static void openblas_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
                          int64_t ldb, int accumulate, float *c, int64_t ldc)
 {
-    cblas_sgemm(CBLAS_ROW_MAJOR, ta ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, tb ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, (int)m,
-                (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, accumulate ? 1 : 0, c, (int)ldc);
+    cblas_sgemm(CBLAS_ROW_MAJOR, ta ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, tb ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE,
+                (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, accumulate ? 1 : 0, c, (int)ldc);
 }
 
 static void openblas_f64(int ta, int tb, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
                          int64_t ldb, int accumulate, double *c, int64_t ldc)
 {
-    cblas_dgemm(CBLAS_ROW_MAJOR, ta ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, tb ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, (int)m,
-                (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, accumulate ? 1 : 0, c, (int)ldc);
+    cblas_dgemm(CBLAS_ROW_MAJOR, ta ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, tb ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE,
+                (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, accumulate ? 1 : 0, c, (int)ldc);
 }
 
 static void open_onednn(void)

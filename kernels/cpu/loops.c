@@ -156,7 +156,8 @@ static void run_block(const loop *l, int64_t first, int64_t rows, int64_t column
 static void run_block_slab(void *arg, int64_t slab)
 {
     const loop *l = arg;
-    int64_t rows = l->space.shape[l->space.ndim - 2], wide = ceil_div(l->inner, BLOCK_COLUMNS), high = ceil_div(rows, BLOCK_ROWS);
+    int64_t rows = l->space.shape[l->space.ndim - 2], wide = ceil_div(l->inner, BLOCK_COLUMNS),
+            high = ceil_div(rows, BLOCK_ROWS);
     int64_t last = smaller((slab + 1) * BLOCKS_PER_SLAB, l->space.numel / (rows * l->inner) * high * wide);
     for (int64_t b = slab * BLOCKS_PER_SLAB; b < last; b++) {
         int64_t row = b % high * BLOCK_ROWS, column = b / high % wide * BLOCK_COLUMNS, outer = b / (wide * high);
@@ -168,7 +169,8 @@ static void run_block_slab(void *arg, int64_t slab)
 static void run_blocks(loop *l)
 {
     int64_t rows = l->space.shape[l->space.ndim - 2];
-    int64_t blocks = l->space.numel / (rows * l->inner) * ceil_div(rows, BLOCK_ROWS) * ceil_div(l->inner, BLOCK_COLUMNS);
+    int64_t blocks =
+        l->space.numel / (rows * l->inner) * ceil_div(rows, BLOCK_ROWS) * ceil_div(l->inner, BLOCK_COLUMNS);
     luda__parallel(ceil_div(blocks, BLOCKS_PER_SLAB), run_block_slab, l);
 }
 

@@ -1,8 +1,8 @@
 /*
  * cross_entropy of logits [N, C] and labels [N], and its gradient.
  *
- * With s the smoothing and v the class weights, row i costs (1 - s) v[y] (l - x[y]) + s / C sum_c v[c] (l - x[c]), where l
- * is the row's log-sum-exp. A mean divides by the sum of v[y] over the counted rows; over none it is 0.
+ * With s the smoothing and v the class weights, row i costs (1 - s) v[y] (l - x[y]) + s / C sum_c v[c] (l - x[c]),
+ * where l is the row's log-sum-exp. A mean divides by the sum of v[y] over the counted rows; over none it is 0.
  */
 #include "positions.h"
 #include "rows.h"

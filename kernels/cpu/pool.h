@@ -1,4 +1,4 @@
-/* Inside of the pool that kernels of this folder share: scratch memory by use, so that nested helpers do not collide. */
+/* Inside of the pool that these kernels share: scratch memory by use, so that nested helpers do not collide. */
 #ifndef LUDA_POOL_H
 #define LUDA_POOL_H
 

@@ -38,8 +38,9 @@ luda_status luda__check_positions(const luda_call *call, const luda_operand *pos
     }
     long long value = ((const int64_t *)positions->data)[offset];
     if (size == 0)
-        return fail(call, LUDA_EINDEX, "%s: position %lld of an empty dimension (base %d)", op_name(call), value, (int)base);
-    return fail(call, LUDA_EINDEX, "%s: position %lld is outside %d .. %lld (base %d)%s", op_name(call), value, (int)base,
-                (long long)size + base - 1, (int)base,
+        return fail(call, LUDA_EINDEX, "%s: position %lld of an empty dimension (base %d)", op_name(call), value,
+                    (int)base);
+    return fail(call, LUDA_EINDEX, "%s: position %lld is outside %d .. %lld (base %d)%s", op_name(call), value,
+                (int)base, (long long)size + base - 1, (int)base,
                 value == 0 && base == 1 ? "; are these 0-based positions? pass base = 0" : "");
 }

@@ -1,9 +1,9 @@
 /*
  * The plan of a reduction: which elements of the input belong to one output, and how the work is cut.
  *
- * Kept dimensions and reduced dimensions are two index spaces. The work is a grid of slabs: ranges of kept indices times
- * ranges of reduced indices, cut by sizes only. Where the reduced range is cut, partial results are combined in a tree
- * over the slabs' order; so the result is the same for every number of threads.
+ * Kept dimensions and reduced dimensions are two index spaces. The work is a grid of slabs: ranges of kept indices
+ * times ranges of reduced indices, cut by sizes only. Where the reduced range is cut, partial results are combined in a
+ * tree over the slabs' order; so the result is the same for every number of threads.
  */
 #ifndef LUDA_REDUCE_H
 #define LUDA_REDUCE_H

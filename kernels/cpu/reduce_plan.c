@@ -40,7 +40,9 @@ void luda__plan_reduction(const luda_operand *in, const luda_operand *out, const
 {
     int at = 0;
     int keepdim = out->ndim == in->ndim;
-    *r = (reduction){ .kept = { .numel = 1 }, .reduced = { .numel = 1 }, .input = in->data, .output = out->data, .divisor = 1 };
+    *r = (reduction){
+        .kept = { .numel = 1 }, .reduced = { .numel = 1 }, .input = in->data, .output = out->data, .divisor = 1
+    };
     for (int d = 0; d < in->ndim; d++) {
         int reduced = is_reduced(dims, d);
         int64_t stride[2] = { reduced ? 0 : out->stride[keepdim ? d : at], in->stride[d] };

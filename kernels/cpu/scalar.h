@@ -39,7 +39,8 @@ INLINE float exp_float(float x)
     q = MADD(q, r, 0.499999935f);
     float power = 1.0f + MADD(q, r * r, r);
     int32_t half = n >> 1; /* in two steps, so that subnormal results and overflow come out right */
-    float first = float_from_bits((uint32_t)(half + 127) << 23), second = float_from_bits((uint32_t)(n - half + 127) << 23);
+    float first = float_from_bits((uint32_t)(half + 127) << 23),
+          second = float_from_bits((uint32_t)(n - half + 127) << 23);
     return power * first * second;
 }
 
@@ -244,8 +245,12 @@ INLINE int64_t sign_i64(int64_t x)
 #define GELU_TANH(x) REAL(x, gelu_tanh)(x)
 #define GELU_TANH_SLOPE(x) REAL(x, gelu_tanh_slope)(x)
 #define POW(x, y) REAL(x, pow)(x, y)
-#define REMAINDER(x, y)                                                                                                \
-    _Generic((x), float: remainder_float, double: remainder_double, int64_t: remainder_i64, default: remainder_i32)(x, y)
+#define REMAINDER(x, y)                  \
+    _Generic((x), float                  \
+             : remainder_float, double   \
+             : remainder_double, int64_t \
+             : remainder_i64, default    \
+             : remainder_i32)(x, y)
 #define ABS(x) _Generic((x), float: float_abs, double: fabs, int64_t: abs_i64, default: abs_i32)(x)
 #define SIGN(x) _Generic((x), float: sign_float, double: sign_double, int64_t: sign_i64, default: sign_i32)(x)
 #define RELU(x) ((x) > 0 || (x) != (x) ? (x) : 0)

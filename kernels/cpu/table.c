@@ -1,7 +1,7 @@
 /*
- * The kernel table of one instruction set or device. A kernel is a function luda__<operator>_<dtype>_<level>; which pairs
- * there are follows from the types column. A device that lacks some of them sets KERNEL_LINKAGE to weak: an entry without
- * a function is then NULL, "not supported".
+ * The kernel table of one instruction set or device. A kernel is a function luda__<operator>_<dtype>_<level>; which
+ * pairs there are follows from the types column. A device that lacks some of them sets KERNEL_LINKAGE to weak: an entry
+ * without a function is then NULL, "not supported".
  */
 #include "kernel.h"
 

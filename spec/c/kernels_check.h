@@ -1,6 +1,6 @@
 /*
- * For the C tests of CPU kernels: tensors in any layout with guard bytes behind them, calls through a kernel table of any
- * level, comparison with double references, and the closing line.
+ * For the C tests of CPU kernels: tensors in any layout with guard bytes behind them, calls through a kernel table of
+ * any level, comparison with double references, and the closing line.
  */
 #ifndef KERNELS_CHECK_H
 #define KERNELS_CHECK_H
@@ -100,7 +100,11 @@ static inline int is_float(int dtype)
 /* How far a result of the dtype may be from the exact one, relative to max(1, |exact|). */
 static inline double tolerance(int dtype)
 {
-    return dtype == LUDA_F64 ? 1e-12 : dtype == LUDA_F32 ? 2e-6 : dtype == LUDA_F16 ? 1e-3 : dtype == LUDA_BF16 ? 8e-3 : 0;
+    return dtype == LUDA_F64    ? 1e-12
+           : dtype == LUDA_F32  ? 2e-6
+           : dtype == LUDA_F16  ? 1e-3
+           : dtype == LUDA_BF16 ? 8e-3
+                                : 0;
 }
 
 static inline int close_to(double got, double exact, double limit)

@@ -6,7 +6,8 @@
 /* A transposed operand is a view of a [columns, rows] tensor. */
 static tensor matrix_of(int dtype, int how, int64_t batch, int64_t rows, int64_t columns)
 {
-    tensor t = how == TRANSPOSED ? make(dtype, CONTIGUOUS, SHAPE(batch, columns, rows)) : make(dtype, how, SHAPE(batch, rows, columns));
+    tensor t = how == TRANSPOSED ? make(dtype, CONTIGUOUS, SHAPE(batch, columns, rows))
+                                 : make(dtype, how, SHAPE(batch, rows, columns));
     if (how == TRANSPOSED) {
         t.o.shape[1] = rows;
         t.o.shape[2] = columns;
@@ -41,8 +42,8 @@ static void check_matmul(int dtype, int how_a, int how_b, int64_t batch, int64_t
             wanted = exact;
         }
     }
-    CHECK(bad < 0, "%s %d %d [%d, %d, %d, %d]: element %d is %g, not %g", luda_dtype_name((luda_dtype)dtype), how_a, how_b, (int)batch, (int)m,
-          (int)k, (int)n, (int)bad, at(&out, bad < 0 ? 0 : bad), wanted);
+    CHECK(bad < 0, "%s %d %d [%d, %d, %d, %d]: element %d is %g, not %g", luda_dtype_name((luda_dtype)dtype), how_a,
+          how_b, (int)batch, (int)m, (int)k, (int)n, (int)bad, at(&out, bad < 0 ? 0 : bad), wanted);
     drop(&a);
     drop(&b);
     drop(&out);
@@ -71,7 +72,8 @@ static void test_matmul(void)
 static void check_softmax(int dtype, int layout, int dim, int64_t a, int64_t b, int64_t c)
 {
     int64_t shape[] = { a, b, c }, inner = dim == 0 ? b * c : dim == 1 ? c : 1, n = shape[dim];
-    tensor x = make(dtype, layout, 3, shape), y = make(dtype, CONTIGUOUS, 3, shape), l = make(dtype, CONTIGUOUS, 3, shape);
+    tensor x = make(dtype, layout, 3, shape), y = make(dtype, CONTIGUOUS, 3, shape),
+           l = make(dtype, CONTIGUOUS, 3, shape);
     tensor g = make(dtype, layout, 3, shape), dx = make(dtype, CONTIGUOUS, 3, shape);
     luda_attrs attrs = { .family = LUDA_ATTRS_softmax, .softmax = { dim } };
     fill(&x, -4, 4);
@@ -112,7 +114,8 @@ static void test_softmax(void)
     run(LUDA_OP_softmax, LUDA_F32, &x.o, 1, &y.o, 1, &attrs);
     CHECK(isnan(at(&y, 0)) && at(&y, 3) == 0.5 && at(&y, 4) == 0, "%g %g %g", at(&y, 0), at(&y, 3), at(&y, 4));
     run(LUDA_OP_log_softmax, LUDA_F32, &x.o, 1, &y.o, 1, &attrs);
-    CHECK(isnan(at(&y, 1)) && close_to(at(&y, 3), -log(2), 1e-6) && at(&y, 4) == -INFINITY, "%g %g", at(&y, 3), at(&y, 4));
+    CHECK(isnan(at(&y, 1)) && close_to(at(&y, 3), -log(2), 1e-6) && at(&y, 4) == -INFINITY, "%g %g", at(&y, 3),
+          at(&y, 4));
     drop(&x), drop(&y);
 }
 
@@ -121,9 +124,12 @@ static void test_softmax(void)
 static void check_norm(int dtype, int affine, int layout, int64_t rows, int64_t n)
 {
     int stat = dtype == LUDA_F64 ? LUDA_F64 : LUDA_F32;
-    tensor x = make(dtype, layout, SHAPE(rows, n)), g = make(dtype, layout, SHAPE(rows, n)), w = make(affine, STRIDED, SHAPE(n)), b = make(affine, CONTIGUOUS, SHAPE(n));
-    tensor out[] = { make(dtype, CONTIGUOUS, SHAPE(rows, n)), make(stat, CONTIGUOUS, SHAPE(rows)), make(stat, CONTIGUOUS, SHAPE(rows)) };
-    tensor back[] = { make(dtype, CONTIGUOUS, SHAPE(rows, n)), make(affine, CONTIGUOUS, SHAPE(n)), make(affine, CONTIGUOUS, SHAPE(n)) };
+    tensor x = make(dtype, layout, SHAPE(rows, n)), g = make(dtype, layout, SHAPE(rows, n)),
+           w = make(affine, STRIDED, SHAPE(n)), b = make(affine, CONTIGUOUS, SHAPE(n));
+    tensor out[] = { make(dtype, CONTIGUOUS, SHAPE(rows, n)), make(stat, CONTIGUOUS, SHAPE(rows)),
+                     make(stat, CONTIGUOUS, SHAPE(rows)) };
+    tensor back[] = { make(dtype, CONTIGUOUS, SHAPE(rows, n)), make(affine, CONTIGUOUS, SHAPE(n)),
+                      make(affine, CONTIGUOUS, SHAPE(n)) };
     fill(&x, -4, 4), fill(&g, -2, 2), fill(&w, -2, 2), fill(&b, -2, 2);
     luda_attrs attrs = { .family = LUDA_ATTRS_norm, .norm = { 1e-5 } };
     luda_operand in[] = { x.o, w.o, b.o }, outs[] = { out[0].o, out[1].o, out[2].o };
@@ -154,8 +160,10 @@ static void check_norm(int dtype, int affine, int layout, int64_t rows, int64_t 
         }
     }
     for (int64_t j = 0; j < n; j++)
-        bad += !close_to(at(&back[1], j), dw[j], 4 * fmax(limit, tolerance(affine))) + !close_to(at(&back[2], j), db[j], fmax(limit, tolerance(affine)));
-    CHECK(bad == 0, "layer_norm of %s with %s: %d wrong", luda_dtype_name((luda_dtype)dtype), luda_dtype_name((luda_dtype)affine), bad);
+        bad += !close_to(at(&back[1], j), dw[j], 4 * fmax(limit, tolerance(affine))) +
+               !close_to(at(&back[2], j), db[j], fmax(limit, tolerance(affine)));
+    CHECK(bad == 0, "layer_norm of %s with %s: %d wrong", luda_dtype_name((luda_dtype)dtype),
+          luda_dtype_name((luda_dtype)affine), bad);
     free(dw);
     drop(&x), drop(&g), drop(&w), drop(&b);
     for (int o = 0; o < 3; o++)
@@ -169,13 +177,15 @@ static void test_norm(void)
             check_norm(dtype, dtype, layout, 7, 21);
             check_norm(dtype, LUDA_F32, layout, 300, 100);
         }
-    tensor x = make(LUDA_F32, CONTIGUOUS, SHAPE(1, 4)), y = make(LUDA_F32, CONTIGUOUS, SHAPE(1, 4)), s[] = { make(LUDA_F32, CONTIGUOUS, SHAPE(1)), make(LUDA_F32, CONTIGUOUS, SHAPE(1)) };
+    tensor x = make(LUDA_F32, CONTIGUOUS, SHAPE(1, 4)), y = make(LUDA_F32, CONTIGUOUS, SHAPE(1, 4)),
+           s[] = { make(LUDA_F32, CONTIGUOUS, SHAPE(1)), make(LUDA_F32, CONTIGUOUS, SHAPE(1)) };
     for (int i = 0; i < 4; i++)
         set(&x, i, 40000 + i);
     luda_operand in[] = { x.o, { .numel = -1 }, { .numel = -1 } }, out[] = { y.o, s[0].o, s[1].o };
     luda_attrs attrs = { .family = LUDA_ATTRS_norm, .norm = { 1e-5 } };
     run(LUDA_OP_layer_norm, LUDA_F32, in, 3, out, 3, &attrs);
-    CHECK(close_to(at(&y, 0), -1.341635, 2e-6) && close_to(at(&y, 2), 0.447212, 2e-6), "%.7g %.7g", at(&y, 0), at(&y, 2));
+    CHECK(close_to(at(&y, 0), -1.341635, 2e-6) && close_to(at(&y, 2), 0.447212, 2e-6), "%.7g %.7g", at(&y, 0),
+          at(&y, 2));
     drop(&x), drop(&y), drop(&s[0]), drop(&s[1]);
 }
 
@@ -191,9 +201,11 @@ static double row_lse(const tensor *x, int64_t row, int64_t c)
 
 static void check_loss(int dtype, int reduction, double smoothing, int weighted, int base, int64_t n, int64_t c)
 {
-    tensor x = make(dtype, weighted ? TRANSPOSED : CONTIGUOUS, SHAPE(n, c)), y = make(LUDA_I64, STRIDED, SHAPE(n)), w = make(weighted == 2 ? LUDA_F32 : dtype, CONTIGUOUS, SHAPE(c));
+    tensor x = make(dtype, weighted ? TRANSPOSED : CONTIGUOUS, SHAPE(n, c)), y = make(LUDA_I64, STRIDED, SHAPE(n)),
+           w = make(weighted == 2 ? LUDA_F32 : dtype, CONTIGUOUS, SHAPE(c));
     int64_t none = reduction == LUDA_REDUCTION_NONE;
-    tensor out = make(dtype, CONTIGUOUS, none, &n), lse = make(dtype == LUDA_F64 ? LUDA_F64 : LUDA_F32, CONTIGUOUS, SHAPE(n));
+    tensor out = make(dtype, CONTIGUOUS, none, &n),
+           lse = make(dtype == LUDA_F64 ? LUDA_F64 : LUDA_F32, CONTIGUOUS, SHAPE(n));
     tensor g = make(dtype, CONTIGUOUS, none, &n), dx = make(dtype, CONTIGUOUS, SHAPE(n, c));
     fill(&x, -4, 4), fill(&w, 0.25, 2), fill(&g, 0.5, 2);
     for (int64_t i = 0; i < n; i++)
@@ -209,27 +221,32 @@ static void check_loss(int dtype, int reduction, double smoothing, int weighted,
         weight += at(&y, i) == -100 ? 0 : weighted ? at(&w, (int64_t)at(&y, i) - base) : 1;
     for (int64_t i = 0; i < n; i++) {
         int64_t label = (int64_t)at(&y, i) - base, counted = at(&y, i) != -100;
-        double l = row_lse(&x, i, c), loss = 0, sum = 0, f = at(&g, none ? i : 0) / (reduction == LUDA_REDUCTION_MEAN ? weight : 1);
+        double l = row_lse(&x, i, c), loss = 0, sum = 0,
+               f = at(&g, none ? i : 0) / (reduction == LUDA_REDUCTION_MEAN ? weight : 1);
         for (int64_t j = 0; counted && j < c; j++) {
             double share = (weighted ? at(&w, j) : 1) * ((j == label) * (1 - smoothing) + smoothing / (double)c);
             loss += share * (l - at(&x, i * c + j));
             sum += share;
         }
         for (int64_t j = 0; j < c; j++) {
-            double share = counted ? (weighted ? at(&w, j) : 1) * ((j == label) * (1 - smoothing) + smoothing / (double)c) : 0;
+            double share =
+                counted ? (weighted ? at(&w, j) : 1) * ((j == label) * (1 - smoothing) + smoothing / (double)c) : 0;
             bad += !close_to(at(&dx, i * c + j), f * (exp(at(&x, i * c + j) - l) * sum - share), limit);
         }
         total += loss;
         bad += !close_to(at(&lse, i), l, 1e-5) + (none && !close_to(at(&out, i), loss, limit));
     }
     bad += !none && !close_to(at(&out, 0), reduction == LUDA_REDUCTION_MEAN ? total / weight : total, limit);
-    CHECK(bad == 0, "cross_entropy of %s, reduction %d, smoothing %g, weights %d: %d wrong", luda_dtype_name((luda_dtype)dtype), reduction, smoothing, weighted, bad);
+    CHECK(bad == 0, "cross_entropy of %s, reduction %d, smoothing %g, weights %d: %d wrong",
+          luda_dtype_name((luda_dtype)dtype), reduction, smoothing, weighted, bad);
     set(&y, 1, base + (double)c);
     CHECK(run(LUDA_OP_cross_entropy, dtype, in, 3, outs, 2, &attrs) == LUDA_EINDEX, "a label beyond the classes");
     for (int64_t i = 0; i < n; i++)
         set(&y, i, -100);
-    CHECK(run(LUDA_OP_cross_entropy, dtype, in, 3, outs, 2, &attrs) == LUDA_OK && at(&out, 0) == 0, "nothing counted gives %g", at(&out, 0));
-    CHECK(run(LUDA_OP_cross_entropy_backward, dtype, in2, 5, &dx.o, 1, &attrs) == LUDA_OK && at(&dx, 3) == 0, "%g", at(&dx, 3));
+    CHECK(run(LUDA_OP_cross_entropy, dtype, in, 3, outs, 2, &attrs) == LUDA_OK && at(&out, 0) == 0,
+          "nothing counted gives %g", at(&out, 0));
+    CHECK(run(LUDA_OP_cross_entropy_backward, dtype, in2, 5, &dx.o, 1, &attrs) == LUDA_OK && at(&dx, 3) == 0, "%g",
+          at(&dx, 3));
     drop(&x), drop(&y), drop(&w), drop(&out), drop(&lse), drop(&g), drop(&dx);
 }
 
@@ -251,12 +268,16 @@ static int seen(int causal, int64_t t, int64_t s, int64_t queries, int64_t keys)
     return !causal || s <= t + keys - queries;
 }
 
-static void check_attention(int dtype, int causal, int layout, int64_t batch, int64_t nq, int64_t nk, int64_t d, int64_t e)
+static void check_attention(int dtype, int causal, int layout, int64_t batch, int64_t nq, int64_t nk, int64_t d,
+                            int64_t e)
 {
     int stat = dtype == LUDA_F64 ? LUDA_F64 : LUDA_F32, bad = 0;
-    tensor q = make(dtype, layout, SHAPE(batch, nq, d)), k = make(dtype, layout, SHAPE(batch, nk, d)), v = make(dtype, layout, SHAPE(batch, nk, e));
-    tensor g = make(dtype, layout, SHAPE(batch, nq, e)), out = make(dtype, CONTIGUOUS, SHAPE(batch, nq, e)), lse = make(stat, CONTIGUOUS, SHAPE(batch, nq));
-    tensor dq = make(dtype, CONTIGUOUS, SHAPE(batch, nq, d)), dk = make(dtype, CONTIGUOUS, SHAPE(batch, nk, d)), dv = make(dtype, CONTIGUOUS, SHAPE(batch, nk, e));
+    tensor q = make(dtype, layout, SHAPE(batch, nq, d)), k = make(dtype, layout, SHAPE(batch, nk, d)),
+           v = make(dtype, layout, SHAPE(batch, nk, e));
+    tensor g = make(dtype, layout, SHAPE(batch, nq, e)), out = make(dtype, CONTIGUOUS, SHAPE(batch, nq, e)),
+           lse = make(stat, CONTIGUOUS, SHAPE(batch, nq));
+    tensor dq = make(dtype, CONTIGUOUS, SHAPE(batch, nq, d)), dk = make(dtype, CONTIGUOUS, SHAPE(batch, nk, d)),
+           dv = make(dtype, CONTIGUOUS, SHAPE(batch, nk, e));
     fill(&q, -2, 2), fill(&k, -2, 2), fill(&v, -2, 2), fill(&g, -2, 2);
     luda_attrs attrs = { .family = LUDA_ATTRS_attention, .attention = { .causal = causal } };
     luda_operand in[] = { q.o, k.o, v.o }, outs[] = { out.o, lse.o };
@@ -305,7 +326,8 @@ static void check_attention(int dtype, int causal, int layout, int64_t batch, in
         for (int64_t i = 0; i < nk * e; i++)
             bad += !close_to(at(&dv, b * nk * e + i), edv[i], 8 * limit);
     }
-    CHECK(bad == 0, "attention of %s, causal %d, [%d, %d, %d, %d, %d]: %d wrong", luda_dtype_name((luda_dtype)dtype), causal, (int)batch, (int)nq, (int)nk, (int)d, (int)e, bad);
+    CHECK(bad == 0, "attention of %s, causal %d, [%d, %d, %d, %d, %d]: %d wrong", luda_dtype_name((luda_dtype)dtype),
+          causal, (int)batch, (int)nq, (int)nk, (int)d, (int)e, bad);
     free(p), free(x);
     drop(&q), drop(&k), drop(&v), drop(&g), drop(&out), drop(&lse), drop(&dq), drop(&dk), drop(&dv);
 }
@@ -329,10 +351,14 @@ static void test_attention(void)
 static void test_attention_dropout(void)
 {
     enum { N = 140 };
-    tensor q = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)), k = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)), v = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N));
-    tensor g = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N)), out = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N)), lse = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N)), plus = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N));
-    tensor dq = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)), dk = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)), dv = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N));
-    luda_attrs attrs = { .family = LUDA_ATTRS_attention, .attention = { .scale = 1, .dropout = 0.25, .generator = { { .seed = 7 }, 3 } } };
+    tensor q = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)), k = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)),
+           v = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N));
+    tensor g = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N)), out = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N)),
+           lse = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N)), plus = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N));
+    tensor dq = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)), dk = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)),
+           dv = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N));
+    luda_attrs attrs = { .family = LUDA_ATTRS_attention,
+                         .attention = { .scale = 1, .dropout = 0.25, .generator = { { .seed = 7 }, 3 } } };
     fill(&q, -1, 1), fill(&k, -1, 1), fill(&g, -1, 1);
     for (int i = 0; i < N; i++)
         set(&v, i * N + i, 1);

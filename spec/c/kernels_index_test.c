@@ -1,4 +1,5 @@
-/* CPU kernels of every level: index data, extrema, placement, creation, random numbers; the pool and its determinism. */
+/* CPU kernels of every level: index data, extrema, placement, creation, random numbers; the pool and its determinism.
+ */
 #include "kernels_check.h"
 
 #include <pthread.h>
@@ -8,8 +9,13 @@
 
 static void check_extremum(int dtype, int layout, int dim, int base, int64_t a, int64_t b, int64_t c)
 {
-    int64_t shape[] = { a, b, c }, inner = dim == 0 ? b * c : dim == 1 ? c : 1, n = shape[dim], kept[] = { dim == 0 ? b : a, dim == 2 ? b : c };
-    tensor x = make(dtype, layout, 3, shape), value = make(dtype, CONTIGUOUS, 2, kept), position = make(LUDA_I64, CONTIGUOUS, 2, kept);
+    int64_t shape[] = { a, b, c },
+            inner = dim == 0   ? b * c
+                    : dim == 1 ? c
+                               : 1,
+            n = shape[dim], kept[] = { dim == 0 ? b : a, dim == 2 ? b : c };
+    tensor x = make(dtype, layout, 3, shape), value = make(dtype, CONTIGUOUS, 2, kept),
+           position = make(LUDA_I64, CONTIGUOUS, 2, kept);
     tensor taken = make(dtype, CONTIGUOUS, 2, kept), back = make(dtype, layout, 3, shape);
     fill(&x, -2, 2);
     if (is_float(dtype))
@@ -30,11 +36,13 @@ static void check_extremum(int dtype, int layout, int dim, int base, int64_t a, 
                     best = j;
             }
             bad += at(&position, k) != (double)(best + base);
-            bad += !close_to(at(&value, k), at(&x, start + best * inner), 0) + !close_to(at(&taken, k), at(&value, k), 0);
+            bad +=
+                !close_to(at(&value, k), at(&x, start + best * inner), 0) + !close_to(at(&taken, k), at(&value, k), 0);
             for (int64_t j = 0; j < n; j++)
                 bad += !close_to(at(&back, start + j * inner), j == best ? at(&value, k) : 0, 0);
         }
-        CHECK(bad == 0, "%s of %s, dim %d: %d wrong", luda_op_get(op)->name, luda_dtype_name((luda_dtype)dtype), dim, bad);
+        CHECK(bad == 0, "%s of %s, dim %d: %d wrong", luda_op_get(op)->name, luda_dtype_name((luda_dtype)dtype), dim,
+              bad);
         set(&position, 1, (double)(n + base));
         memset(taken.o.data, 0x55, taken.bytes);
         CHECK(run(LUDA_OP_take_along, dtype, in, 2, &taken.o, 1, &attrs) == LUDA_EINDEX, "beyond the dimension");
@@ -58,7 +66,8 @@ static void test_extrema(void)
 static void check_index(int dtype, int layout, int base)
 {
     enum { A = 3, SIZE = 7, Z = 5, P = 4, Q = 6 };
-    tensor x = make(dtype, layout, SHAPE(A, SIZE, Z)), index = make(LUDA_I64, layout, SHAPE(P, Q)), out = make(dtype, CONTIGUOUS, SHAPE(A, P, Q, Z));
+    tensor x = make(dtype, layout, SHAPE(A, SIZE, Z)), index = make(LUDA_I64, layout, SHAPE(P, Q)),
+           out = make(dtype, CONTIGUOUS, SHAPE(A, P, Q, Z));
     tensor g = make(dtype, layout, SHAPE(A, P, Q, Z)), back = make(dtype, CONTIGUOUS, SHAPE(A, SIZE, Z));
     fill(&x, -4, 4), fill(&g, -4, 4);
     for (int i = 0; i < P * Q; i++)
@@ -83,9 +92,11 @@ static void check_index(int dtype, int layout, int base)
     for (int64_t wrong = -1; wrong <= 1; wrong += 2) {
         set(&index, 5, wrong < 0 ? base - 1 : base + SIZE);
         char wanted[160];
-        snprintf(wanted, sizeof wanted, "index_select: position %d is outside %d .. %d (base %d)%s", (int)at(&index, 5), base, base + SIZE - 1, base,
+        snprintf(wanted, sizeof wanted, "index_select: position %d is outside %d .. %d (base %d)%s", (int)at(&index, 5),
+                 base, base + SIZE - 1, base,
                  base == 1 && wrong < 0 ? "; are these 0-based positions? pass base = 0" : "");
-        CHECK(run(LUDA_OP_index_select, dtype, in, 2, &out.o, 1, &attrs) == LUDA_EINDEX && strcmp(message, wanted) == 0, "%s", message);
+        CHECK(run(LUDA_OP_index_select, dtype, in, 2, &out.o, 1, &attrs) == LUDA_EINDEX && strcmp(message, wanted) == 0,
+              "%s", message);
         CHECK(run(LUDA_OP_index_select_backward, dtype, in2, 2, &back.o, 1, &attrs2) == LUDA_EINDEX, "%s", message);
     }
     drop(&x), drop(&index), drop(&out), drop(&g), drop(&back);
@@ -104,8 +115,10 @@ static void test_index(void)
 static void test_placement(void)
 {
     for (int dtype = 0; dtype < LUDA_DTYPE_COUNT; dtype++) {
-        tensor a = make(dtype, STRIDED, SHAPE(2, 3)), b = make(dtype, TRANSPOSED, SHAPE(2, 5)), out = make(dtype, CONTIGUOUS, SHAPE(2, 8));
-        tensor wide = make(dtype, CONTIGUOUS, SHAPE(2, 9)), mask = make(LUDA_BOOL, STRIDED, SHAPE(2, 3)), picked = make(dtype, CONTIGUOUS, SHAPE(2, 3));
+        tensor a = make(dtype, STRIDED, SHAPE(2, 3)), b = make(dtype, TRANSPOSED, SHAPE(2, 5)),
+               out = make(dtype, CONTIGUOUS, SHAPE(2, 8));
+        tensor wide = make(dtype, CONTIGUOUS, SHAPE(2, 9)), mask = make(LUDA_BOOL, STRIDED, SHAPE(2, 3)),
+               picked = make(dtype, CONTIGUOUS, SHAPE(2, 3));
         fill(&a, -4, 4), fill(&b, -4, 4), fill(&mask, -1, 1);
         luda_operand in[] = { a.o, b.o }, in3[] = { mask.o, a.o, b.o };
         luda_attrs attrs = { .family = LUDA_ATTRS_cat, .cat = { 1 } };
@@ -149,7 +162,8 @@ static void test_random(void)
     enum { N = 100001 };
     uint32_t words[4]; /* known answers of Random123 for Philox 4x32-10 */
     luda__philox(0, 0, words);
-    CHECK(words[0] == 0x6627E8D5 && words[1] == 0xE169C58D && words[2] == 0xBC57AC4C && words[3] == 0x9B00DBD8, "%08x", words[0]);
+    CHECK(words[0] == 0x6627E8D5 && words[1] == 0xE169C58D && words[2] == 0xBC57AC4C && words[3] == 0x9B00DBD8, "%08x",
+          words[0]);
     for (int dtype = 0; dtype <= LUDA_BF16; dtype++) {
         tensor x = make(dtype, CONTIGUOUS, SHAPE(N)), part = make(dtype, STRIDED, SHAPE(5));
         double sum = 0, square = 0, low = 1, high = 0;
@@ -159,15 +173,18 @@ static void test_random(void)
             sum += at(&x, i);
             low = fmin(low, at(&x, i)), high = fmax(high, at(&x, i));
         }
-        CHECK(low >= 0 && high < 1 && fabs(sum / N - (dtype == LUDA_BF16 ? 0.5 - 0x1p-9 : 0.5)) < 0.005, "rand: %g %g %g", low, high, sum / N);
+        CHECK(low >= 0 && high < 1 && fabs(sum / N - (dtype == LUDA_BF16 ? 0.5 - 0x1p-9 : 0.5)) < 0.005,
+              "rand: %g %g %g", low, high, sum / N);
         run(LUDA_OP_rand, dtype, NULL, 0, &part.o, 1, &later); /* counter + 8 is element 32, or 16 for f64 */
-        CHECK(at(&part, 4) == at(&x, (dtype == LUDA_F64 ? 16 : 32) + 4), "an element depends on counter and number only");
+        CHECK(at(&part, 4) == at(&x, (dtype == LUDA_F64 ? 16 : 32) + 4),
+              "an element depends on counter and number only");
         run(LUDA_OP_randn, dtype, NULL, 0, &x.o, 1, &attrs);
         sum = 0;
         for (int i = 0; i < N; i++)
             sum += at(&x, i), square += at(&x, i) * at(&x, i);
         CHECK(fabs(sum / N) < 0.02 && fabs(square / N - 1) < 0.02, "randn: %g %g", sum / N, square / N);
-        luda_attrs drop_attrs = { .family = LUDA_ATTRS_dropout, .dropout = { .p = 0.25, .generator = { { .seed = 42 }, 9 } } };
+        luda_attrs drop_attrs = { .family = LUDA_ATTRS_dropout,
+                                  .dropout = { .p = 0.25, .generator = { { .seed = 42 }, 9 } } };
         tensor ones = make(dtype, CONTIGUOUS, SHAPE(N));
         for (int i = 0; i < N; i++)
             set(&ones, i, 3);
@@ -180,6 +197,14 @@ static void test_random(void)
             bad += wanted != (at(&x, i) != 0) || (wanted && at(&x, i) != 4);
         }
         CHECK(bad == 0 && abs(kept - N * 3 / 4) < N / 100, "dropout: %d wrong, %d kept", bad, kept);
+        tensor wide = make(dtype, TRANSPOSED, SHAPE(97, 131)), dropped = make(dtype, STRIDED, SHAPE(97, 131));
+        for (int i = 0; i < 97 * 131; i++)
+            set(&wide, i, 3);
+        run(LUDA_OP_dropout, dtype, &wide.o, 1, &dropped.o, 1, &drop_attrs);
+        for (int i = 0; i < 97 * 131; i++)
+            bad += at(&dropped, i) != at(&x, i);
+        CHECK(bad == 0, "dropout of a transposed tensor: %d wrong", bad);
+        drop(&wide), drop(&dropped);
         drop_attrs.dropout.p = 1;
         run(LUDA_OP_dropout, dtype, &ones.o, 1, &x.o, 1, &drop_attrs);
         CHECK(at(&x, 17) == 0, "%g", at(&x, 17));
@@ -218,7 +243,8 @@ static void test_random(void)
 
 /* --- Threads: the same bits for 1, 2, 3 and 7 --- */
 
-static void same_bits(int op, int dtype, const luda_operand *in, int nin, const luda_attrs *attrs, tensor *out, int nout)
+static void same_bits(int op, int dtype, const luda_operand *in, int nin, const luda_attrs *attrs, tensor *out,
+                      int nout)
 {
     static const int threads[] = { 1, 2, 3, 7 };
     uint8_t *first[3] = { NULL };
@@ -235,8 +261,8 @@ static void same_bits(int op, int dtype, const luda_operand *in, int nin, const 
                 first[o] = malloc(out[o].bytes);
                 memcpy(first[o], outs[o].data, out[o].bytes);
             }
-            CHECK(memcmp(first[o], outs[o].data, out[o].bytes) == 0, "%s of %s: output %d differs with %d threads", luda_op_get(op)->name,
-                  luda_dtype_name((luda_dtype)dtype), o, threads[t]);
+            CHECK(memcmp(first[o], outs[o].data, out[o].bytes) == 0, "%s of %s: output %d differs with %d threads",
+                  luda_op_get(op)->name, luda_dtype_name((luda_dtype)dtype), o, threads[t]);
         }
     }
     for (int o = 0; o < nout; o++)
@@ -247,11 +273,14 @@ static void test_threads(void)
 {
     for (int dtype = LUDA_F64; dtype <= LUDA_BF16; dtype++) {
         int stat = dtype == LUDA_F64 ? LUDA_F64 : LUDA_F32;
-        tensor x = make(dtype, CONTIGUOUS, SHAPE(300, 700)), y = make(dtype, TRANSPOSED, SHAPE(300, 700)), w = make(dtype, CONTIGUOUS, SHAPE(700, 90));
-        tensor o = make(dtype, CONTIGUOUS, SHAPE(300, 700)), p = make(dtype, CONTIGUOUS, SHAPE(300, 90)), all = make(dtype, CONTIGUOUS, 0, NULL), columns = make(dtype, CONTIGUOUS, SHAPE(700));
+        tensor x = make(dtype, CONTIGUOUS, SHAPE(300, 700)), y = make(dtype, TRANSPOSED, SHAPE(300, 700)),
+               w = make(dtype, CONTIGUOUS, SHAPE(700, 90));
+        tensor o = make(dtype, CONTIGUOUS, SHAPE(300, 700)), p = make(dtype, CONTIGUOUS, SHAPE(300, 90)),
+               all = make(dtype, CONTIGUOUS, 0, NULL), columns = make(dtype, CONTIGUOUS, SHAPE(700));
         fill(&x, -4, 4), fill(&y, -4, 4), fill(&w, -4, 4);
         luda_operand xy[] = { x.o, y.o }, xw[] = { x.o, w.o };
-        luda_attrs whole = { .family = LUDA_ATTRS_reduce }, rows = { .family = LUDA_ATTRS_reduce, .reduce = { .dim = { 1, { 0 } } } };
+        luda_attrs whole = { .family = LUDA_ATTRS_reduce },
+                   rows = { .family = LUDA_ATTRS_reduce, .reduce = { .dim = { 1, { 0 } } } };
         luda_attrs random = draw_of(3, 4, 0, 0), soft = { .family = LUDA_ATTRS_softmax, .softmax = { 0 } };
         same_bits(LUDA_OP_mul, dtype, xy, 2, NULL, &o, 1);
         same_bits(LUDA_OP_sum, dtype, &x.o, 1, &whole, &all, 1);
@@ -267,14 +296,18 @@ static void test_threads(void)
         luda_attrs norm = { .family = LUDA_ATTRS_norm, .norm = { 1e-5 } };
         luda_operand in[] = { y.o, x.o, mean.o, rstd.o, { .numel = -1 } };
         same_bits(LUDA_OP_layer_norm_backward, dtype, in, 5, &norm, grads, 3);
-        tensor q = make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)), out[] = { make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)), make(stat, CONTIGUOUS, SHAPE(3, 200)) };
-        tensor back[] = { make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)), make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)), make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)) };
+        tensor q = make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)),
+               out[] = { make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)), make(stat, CONTIGUOUS, SHAPE(3, 200)) };
+        tensor back[] = { make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)), make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)),
+                          make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)) };
         fill(&q, -1, 1);
-        luda_attrs attend = { .family = LUDA_ATTRS_attention, .attention = { .causal = 1, .dropout = 0.125, .generator = { { .seed = 1 }, 1 } } };
+        luda_attrs attend = { .family = LUDA_ATTRS_attention,
+                              .attention = { .causal = 1, .dropout = 0.125, .generator = { { .seed = 1 }, 1 } } };
         luda_operand qkv[] = { q.o, q.o, q.o }, six[] = { q.o, q.o, q.o, q.o, out[0].o, out[1].o };
         same_bits(LUDA_OP_attention, dtype, qkv, 3, &attend, out, 2);
         same_bits(LUDA_OP_attention_backward, dtype, six, 6, &attend, back, 3);
-        drop(&x), drop(&y), drop(&w), drop(&o), drop(&p), drop(&all), drop(&columns), drop(&mean), drop(&rstd), drop(&grads[1]), drop(&grads[2]);
+        drop(&x), drop(&y), drop(&w), drop(&o), drop(&p), drop(&all), drop(&columns), drop(&mean), drop(&rstd),
+            drop(&grads[1]), drop(&grads[2]);
         drop(&q), drop(&out[0]), drop(&out[1]), drop(&back[0]), drop(&back[1]), drop(&back[2]);
     }
     luda_set_threads(2);

@@ -7,8 +7,9 @@
 
 static int admitted(const char *types, int dtype)
 {
-    static const char *const float_only[] = { "FLOAT", "FLOAT_ONLY", "CREATE_FLOAT", "NORM", "NORM_BACKWARD", "LOSS", "LOSS_BACKWARD",
-                                              "ATTENTION", "ATTENTION_BACKWARD" };
+    static const char *const float_only[] = { "FLOAT",         "FLOAT_ONLY",    "CREATE_FLOAT",
+                                              "NORM",          "NORM_BACKWARD", "LOSS",
+                                              "LOSS_BACKWARD", "ATTENTION",     "ATTENTION_BACKWARD" };
     if (strcmp(types, "VIEW") == 0)
         return 0;
     for (size_t i = 0; i < sizeof float_only / sizeof *float_only; i++)
@@ -59,22 +60,26 @@ static double reference_slope(double x)
 #define SIGMOID(x) (1 / (1 + exp(-(x))))
 #define ERF(x) erf(x)
 #define RELU(x) fmax(x, 0)
-#define GELU(x) ((x) * 0.5 * (1 + erf((x) / sqrt(2))))
+#define GELU(x) ((x)*0.5 * (1 + erf((x) / sqrt(2))))
 #define GELU_TANH(x) reference_gelu_tanh(x)
 #define GELU_TANH_SLOPE(x) reference_slope(x)
 
 #define LUDA_PLAIN(...)
-#define LUDA_MAP(name, nin, nout, types, expression, ...)                                                              \
-    static double reference_of_##name(double x, double y)                                                              \
-    {                                                                                                                  \
-        (void)y;                                                                                                       \
-        return expression;                                                                                             \
+#define LUDA_MAP(name, nin, nout, types, expression, ...) \
+    static double reference_of_##name(double x, double y) \
+    {                                                     \
+        (void)y;                                          \
+        return expression;                                \
     }
 #include "../../kernels/ops.def"
 
-static const struct { int op, nin; const char *sample; double (*reference)(double, double); } maps[] = {
+static const struct {
+    int op, nin;
+    const char *sample;
+    double (*reference)(double, double);
+} maps[] = {
 #define LUDA_PLAIN(...)
-#define LUDA_MAP(name, nin, nout, types, expression, shape, gradient, keeps, sample, ...)                              \
+#define LUDA_MAP(name, nin, nout, types, expression, shape, gradient, keeps, sample, ...) \
     { LUDA_OP_##name, nin, sample, reference_of_##name },
 #include "../../kernels/ops.def"
 };
@@ -84,7 +89,8 @@ static void check_map(size_t m, int dtype, int layout, int mode, int64_t rows, i
 {
     int positive = strstr(maps[m].sample, "positive") != NULL, whole = !is_float(dtype);
     int compare = strcmp(luda_op_get(maps[m].op)->types, "COMPARE") == 0;
-    tensor x = make(dtype, layout, SHAPE(rows, columns)), y = make(dtype, mode ? CONTIGUOUS : LAYOUTS - 1 - layout, SHAPE(rows, columns));
+    tensor x = make(dtype, layout, SHAPE(rows, columns)),
+           y = make(dtype, mode ? CONTIGUOUS : LAYOUTS - 1 - layout, SHAPE(rows, columns));
     tensor out = make(compare ? LUDA_BOOL : dtype, layout == STRIDED ? STRIDED : CONTIGUOUS, SHAPE(rows, columns));
     fill(&x, positive ? 0.25 : -4, 4);
     fill(&y, positive ? 0.25 : -4, 4);
@@ -131,15 +137,33 @@ static void test_maps(void)
 
 static void test_special_values(void)
 {
-    static const struct { int op; double x, y; } cases[] = {
-        { LUDA_OP_exp, INFINITY, INFINITY }, { LUDA_OP_exp, -INFINITY, 0 },         { LUDA_OP_exp, NAN, NAN },
-        { LUDA_OP_exp, 1000, INFINITY },     { LUDA_OP_exp, -1000, 0 },             { LUDA_OP_exp, 0, 1 },
-        { LUDA_OP_log, 0, -INFINITY },       { LUDA_OP_log, -1, NAN },              { LUDA_OP_log, INFINITY, INFINITY },
-        { LUDA_OP_log, NAN, NAN },           { LUDA_OP_log, 1, 0 },                 { LUDA_OP_tanh, INFINITY, 1 },
-        { LUDA_OP_tanh, -INFINITY, -1 },     { LUDA_OP_tanh, NAN, NAN },            { LUDA_OP_sigmoid, -INFINITY, 0 },
-        { LUDA_OP_sigmoid, INFINITY, 1 },    { LUDA_OP_sigmoid, NAN, NAN },         { LUDA_OP_relu, NAN, NAN },
-        { LUDA_OP_sign, NAN, NAN },          { LUDA_OP_gelu_tanh, INFINITY, INFINITY }, { LUDA_OP_gelu_tanh, -1e30, 0 },
-        { LUDA_OP_gelu_tanh, NAN, NAN },     { LUDA_OP_abs, -INFINITY, INFINITY },
+    static const struct {
+        int op;
+        double x, y;
+    } cases[] = {
+        { LUDA_OP_exp, INFINITY, INFINITY },
+        { LUDA_OP_exp, -INFINITY, 0 },
+        { LUDA_OP_exp, NAN, NAN },
+        { LUDA_OP_exp, 1000, INFINITY },
+        { LUDA_OP_exp, -1000, 0 },
+        { LUDA_OP_exp, 0, 1 },
+        { LUDA_OP_log, 0, -INFINITY },
+        { LUDA_OP_log, -1, NAN },
+        { LUDA_OP_log, INFINITY, INFINITY },
+        { LUDA_OP_log, NAN, NAN },
+        { LUDA_OP_log, 1, 0 },
+        { LUDA_OP_tanh, INFINITY, 1 },
+        { LUDA_OP_tanh, -INFINITY, -1 },
+        { LUDA_OP_tanh, NAN, NAN },
+        { LUDA_OP_sigmoid, -INFINITY, 0 },
+        { LUDA_OP_sigmoid, INFINITY, 1 },
+        { LUDA_OP_sigmoid, NAN, NAN },
+        { LUDA_OP_relu, NAN, NAN },
+        { LUDA_OP_sign, NAN, NAN },
+        { LUDA_OP_gelu_tanh, INFINITY, INFINITY },
+        { LUDA_OP_gelu_tanh, -1e30, 0 },
+        { LUDA_OP_gelu_tanh, NAN, NAN },
+        { LUDA_OP_abs, -INFINITY, INFINITY },
     };
     for (int dtype = LUDA_F64; dtype <= LUDA_F32; dtype++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -148,13 +172,15 @@ static void test_special_values(void)
                 set(&x, j, cases[i].x);
             run(cases[i].op, dtype, &x.o, 1, &out.o, 1, NULL);
             for (int j = 0; j < 19; j += 18)
-                CHECK(close_to(at(&out, j), cases[i].y, 1e-15), "%s(%g) = %g", luda_op_get(cases[i].op)->name, cases[i].x, at(&out, j));
+                CHECK(close_to(at(&out, j), cases[i].y, 1e-15), "%s(%g) = %g", luda_op_get(cases[i].op)->name,
+                      cases[i].x, at(&out, j));
             drop(&x);
             drop(&out);
         }
     double pairs[][3] = { { NAN, 1, NAN }, { 1, NAN, NAN }, { 2, 1, 2 }, { -INFINITY, NAN, NAN } };
     for (size_t i = 0; i < 4; i++) {
-        tensor x = make(LUDA_F32, CONTIGUOUS, SHAPE(1)), y = make(LUDA_F32, CONTIGUOUS, SHAPE(1)), out = make(LUDA_F32, CONTIGUOUS, SHAPE(1));
+        tensor x = make(LUDA_F32, CONTIGUOUS, SHAPE(1)), y = make(LUDA_F32, CONTIGUOUS, SHAPE(1)),
+               out = make(LUDA_F32, CONTIGUOUS, SHAPE(1));
         set(&x, 0, pairs[i][0]);
         set(&y, 0, pairs[i][1]);
         luda_operand in[] = { x.o, y.o };
@@ -173,7 +199,8 @@ static double worst_ulp(int op, double (*exact)(double), double low, double high
     double worst = 0;
     tensor x = make(LUDA_F32, CONTIGUOUS, SHAPE(COUNT)), out = make(LUDA_F32, CONTIGUOUS, SHAPE(COUNT));
     for (int i = 0; i < COUNT; i++)
-        set(&x, i, op == LUDA_OP_log ? exp(low + (high - low) * i / (COUNT - 1)) : low + (high - low) * i / (COUNT - 1));
+        set(&x, i,
+            op == LUDA_OP_log ? exp(low + (high - low) * i / (COUNT - 1)) : low + (high - low) * i / (COUNT - 1));
     run(op, LUDA_F32, &x.o, 1, &out.o, 1, NULL);
     for (int i = 0; i < COUNT; i++) {
         double wanted = exact(at(&x, i));
@@ -197,15 +224,25 @@ static double exact_sigmoid(double x)
 
 static void test_accuracy(void)
 {
-    static const struct { int op; double (*exact)(double); double low, high; } ranges[] = {
-        { LUDA_OP_exp, exp, -103.9, 88.72 }, { LUDA_OP_exp, exp, -1, 1 },          { LUDA_OP_log, log, -103, 88.7 },
-        { LUDA_OP_log, log, -0.5, 0.5 },     { LUDA_OP_tanh, tanh, -10, 10 },      { LUDA_OP_tanh, tanh, -0.7, 0.7 },
+    static const struct {
+        int op;
+        double (*exact)(double);
+        double low, high;
+    } ranges[] = {
+        { LUDA_OP_exp, exp, -103.9, 88.72 },
+        { LUDA_OP_exp, exp, -1, 1 },
+        { LUDA_OP_log, log, -103, 88.7 },
+        { LUDA_OP_log, log, -0.5, 0.5 },
+        { LUDA_OP_tanh, tanh, -10, 10 },
+        { LUDA_OP_tanh, tanh, -0.7, 0.7 },
         { LUDA_OP_sigmoid, exact_sigmoid, -103, 20 },
-        { LUDA_OP_erf, erf, -4.5, 4.5 },     { LUDA_OP_gelu, exact_gelu, -1, 9 },
+        { LUDA_OP_erf, erf, -4.5, 4.5 },
+        { LUDA_OP_gelu, exact_gelu, -1, 9 },
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         double worst = worst_ulp(ranges[i].op, ranges[i].exact, ranges[i].low, ranges[i].high);
-        CHECK(worst <= 4, "%s over %g .. %g: %.2f units", luda_op_get(ranges[i].op)->name, ranges[i].low, ranges[i].high, worst);
+        CHECK(worst <= 4, "%s over %g .. %g: %.2f units", luda_op_get(ranges[i].op)->name, ranges[i].low,
+              ranges[i].high, worst);
     }
 }
 
@@ -213,14 +250,15 @@ static void test_accuracy(void)
 
 static void test_integers(void)
 {
-    tensor x = make(LUDA_I32, CONTIGUOUS, SHAPE(3)), y = make(LUDA_I32, CONTIGUOUS, SHAPE(3)), out = make(LUDA_I32, CONTIGUOUS, SHAPE(3));
+    tensor x = make(LUDA_I32, CONTIGUOUS, SHAPE(3)), y = make(LUDA_I32, CONTIGUOUS, SHAPE(3)),
+           out = make(LUDA_I32, CONTIGUOUS, SHAPE(3));
     int32_t *a = x.o.data, *b = y.o.data, *c = out.o.data;
     luda_operand in[] = { x.o, y.o };
     a[0] = INT32_MIN, a[1] = -7, a[2] = 7;
     b[0] = -1, b[1] = 3, b[2] = -3;
     CHECK(run(LUDA_OP_mul, LUDA_I32, in, 2, &out.o, 1, NULL) == LUDA_OK && c[0] == INT32_MIN, "%d", c[0]);
-    CHECK(run(LUDA_OP_remainder, LUDA_I32, in, 2, &out.o, 1, NULL) == LUDA_OK && c[0] == 0 && c[1] == 2 && c[2] == -2, "%d %d %d",
-          c[0], c[1], c[2]);
+    CHECK(run(LUDA_OP_remainder, LUDA_I32, in, 2, &out.o, 1, NULL) == LUDA_OK && c[0] == 0 && c[1] == 2 && c[2] == -2,
+          "%d %d %d", c[0], c[1], c[2]);
     CHECK(run(LUDA_OP_neg, LUDA_I32, in, 1, &out.o, 1, NULL) == LUDA_OK && c[0] == INT32_MIN, "%d", c[0]);
     CHECK(run(LUDA_OP_abs, LUDA_I32, in, 1, &out.o, 1, NULL) == LUDA_OK && c[0] == INT32_MIN && c[1] == 7, "%d", c[0]);
     b[1] = 0;
@@ -241,8 +279,8 @@ static void check_cast(int from, double value, int to, double wanted)
         luda_attrs attrs = { .family = LUDA_ATTRS_cast, .cast = { .dtype = to } };
         CHECK(run(LUDA_OP_to, from, &x.o, 1, &out.o, 1, &attrs) == LUDA_OK, "%s", message);
         for (int i = 0; i < 17; i += 16)
-            CHECK(close_to(at(&out, i), wanted, 0), "%.17g from %s to %s gives %.17g", value, luda_dtype_name((luda_dtype)from),
-                  luda_dtype_name((luda_dtype)to), at(&out, i));
+            CHECK(close_to(at(&out, i), wanted, 0), "%.17g from %s to %s gives %.17g", value,
+                  luda_dtype_name((luda_dtype)from), luda_dtype_name((luda_dtype)to), at(&out, i));
         drop(&x);
         drop(&out);
     }
@@ -250,13 +288,21 @@ static void check_cast(int from, double value, int to, double wanted)
 
 static void test_casts(void)
 {
-    static const struct { uint32_t from; uint16_t to; } roundings[] = {
-        { 0x3F808000, 0x3F80 }, { 0x3F818000, 0x3F82 }, { 0x3F808001, 0x3F81 }, { 0x3F807FFF, 0x3F80 }, { 0x7F7FFFFF, 0x7F80 },
-        { 0x7F800001, 0x7FC0 }, { 0xFF800001, 0xFFC0 }, { 0x80000000, 0x8000 }, { 0x00018000, 0x0002 },
+    static const struct {
+        uint32_t from;
+        uint16_t to;
+    } roundings[] = {
+        { 0x3F808000, 0x3F80 }, { 0x3F818000, 0x3F82 }, { 0x3F808001, 0x3F81 },
+        { 0x3F807FFF, 0x3F80 }, { 0x7F7FFFFF, 0x7F80 }, { 0x7F800001, 0x7FC0 },
+        { 0xFF800001, 0xFFC0 }, { 0x80000000, 0x8000 }, { 0x00018000, 0x0002 },
     };
-    static const struct { float from; uint16_t to; } halves[] = {
-        { 65519.996f, 0x7BFF }, { 65520, 0x7C00 },           { 0x1p-24f, 0x0001 }, { 0x1p-25f, 0 },       { 0x1.8p-25f, 0x0001 },
-        { 0x1.8p-24f, 0x0002 }, { 0x1.ffcp-15f, 0x0400 }, { 1.00048828125f, 0x3C00 }, { -2, 0xC000 }, { 0x1.006p0f, 0x3C02 },
+    static const struct {
+        float from;
+        uint16_t to;
+    } halves[] = {
+        { 65519.996f, 0x7BFF }, { 65520, 0x7C00 },      { 0x1p-24f, 0x0001 },     { 0x1p-25f, 0 },
+        { 0x1.8p-25f, 0x0001 }, { 0x1.8p-24f, 0x0002 }, { 0x1.ffcp-15f, 0x0400 }, { 1.00048828125f, 0x3C00 },
+        { -2, 0xC000 },         { 0x1.006p0f, 0x3C02 },
     };
     luda_attrs attrs = { .family = LUDA_ATTRS_cast };
     for (size_t i = 0; i < sizeof roundings / sizeof *roundings; i++) {
@@ -265,7 +311,8 @@ static void test_casts(void)
             ((uint32_t *)x.o.data)[j] = roundings[i].from;
         run(LUDA_OP_to, LUDA_F32, &x.o, 1, &out.o, 1, &attrs);
         for (int j = 0; j < 21; j += 20)
-            CHECK(((uint16_t *)out.o.data)[j] == roundings[i].to, "%08X gives %04X", roundings[i].from, ((uint16_t *)out.o.data)[j]);
+            CHECK(((uint16_t *)out.o.data)[j] == roundings[i].to, "%08X gives %04X", roundings[i].from,
+                  ((uint16_t *)out.o.data)[j]);
         drop(&x);
         drop(&out);
     }
@@ -319,7 +366,8 @@ static void check_reduction(int op, int dtype, int layout, int mask, int64_t a, 
             kept[nkept++] = shape[d];
         sizes[d] = mask >> d & 1 ? 1 : shape[d];
     }
-    tensor x = make(dtype, layout, 3, shape), out = make(op == LUDA_OP_sum && !is_float(dtype) ? LUDA_I64 : dtype, CONTIGUOUS, nkept, kept);
+    tensor x = make(dtype, layout, 3, shape),
+           out = make(op == LUDA_OP_sum && !is_float(dtype) ? LUDA_I64 : dtype, CONTIGUOUS, nkept, kept);
     fill(&x, -4, 4);
     luda_attrs attrs = { .family = LUDA_ATTRS_reduce, .reduce = { .dim = { .count = count } } };
     for (int d = 0; d < count; d++)
@@ -344,8 +392,9 @@ static void check_reduction(int op, int dtype, int layout, int mask, int64_t a, 
         if (!close_to(at(&out, k), exact[k], tolerance(dtype)))
             bad = k;
     }
-    CHECK(bad < 0, "%s of %s, layout %d, mask %d, [%d %d %d]: %.9g, not %.9g", luda_op_get(op)->name, luda_dtype_name((luda_dtype)dtype), layout,
-          mask, (int)a, (int)b, (int)c, at(&out, bad < 0 ? 0 : bad), exact[bad < 0 ? 0 : bad]);
+    CHECK(bad < 0, "%s of %s, layout %d, mask %d, [%d %d %d]: %.9g, not %.9g", luda_op_get(op)->name,
+          luda_dtype_name((luda_dtype)dtype), layout, mask, (int)a, (int)b, (int)c, at(&out, bad < 0 ? 0 : bad),
+          exact[bad < 0 ? 0 : bad]);
     free(exact);
     free(seen);
     drop(&x);
@@ -364,7 +413,8 @@ static void test_reductions(void)
                         check_reduction(ops[o], dtype, layout, mask, 3, 301, 129);
                 }
     for (int columns = 0; columns < 2; columns++) { /* a million times 0.1, as a row and as columns */
-        tensor x = make(LUDA_F32, columns ? TRANSPOSED : STRIDED, SHAPE(1000000, 4)), out = make(LUDA_F32, CONTIGUOUS, SHAPE(4));
+        tensor x = make(LUDA_F32, columns ? TRANSPOSED : STRIDED, SHAPE(1000000, 4)),
+               out = make(LUDA_F32, CONTIGUOUS, SHAPE(4));
         for (int64_t i = 0; i < x.o.numel; i++)
             set(&x, i, 0.1f);
         luda_attrs attrs = reduce_over(1, 0, 0);

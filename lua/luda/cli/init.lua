@@ -60,6 +60,7 @@ local function run_command(list, program)
   end
   local status
   local ok = xpcall(function()
+    require "luda" -- whole, before any of its parts
     status = require(COMMANDS[list[1]]).main(rest, program)
   end, function(err)
     status = report(err)

@@ -104,7 +104,8 @@ end
 local function reduction(op, name)
   local number = C.luda_reduction_from_name(tostring(name))
   if number < 0 then
-    errors.raise("invalid", "%s: there is no reduction '%s'; sum, mean, min, max, prod, and, or, xor are known", op, tostring(name))
+    errors.raise("invalid", "%s: there is no reduction '%s'; sum, mean, min, max, prod, and, or, xor are known", op,
+      tostring(name))
   end
   return number
 end

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Hours of everything: instruction sets, emulator orders, collectives beside a CPU hog, kills, mutants, long fuzzing.
+# Goes on where it stopped (state in build/soak.state) and writes build/soak.json. Options: --fresh forgets the state;
+# --only WORD runs the tasks whose names contain it. SOAK_REPEATS (20), SOAK_KILLS (50), SOAK_FUZZ seconds (1800) change sizes.
+set -u
+cd "$(dirname "$0")/.."
+repeats=${SOAK_REPEATS:-20}
+kills=${SOAK_KILLS:-50}
+fuzz=${SOAK_FUZZ:-1800}
+only=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --fresh) rm -f build/soak.state ;;
+    --only) only=$2; shift ;;
+    *) echo "usage: scripts/soak.sh [--fresh] [--only WORD]" >&2; exit 2 ;;
+  esac
+  shift
+done
+mkdir -p build
+state=build/soak.state
+touch "$state"
+log=$(mktemp)
+trap 'rm -f "$log"; [ -z "${hog:-}" ] || kill "$hog" 2>/dev/null' EXIT
+
+# task NAME COMMAND…: once; a task that passed is not run again.
+task() {
+  local name=$1 status started=$SECONDS
+  shift
+  case "$name" in *"$only"*) ;; *) return ;; esac
+  grep -q "^passed $name " "$state" && return
+  printf '%s … ' "$name"
+  "$@" >"$log" 2>&1
+  status=$?
+  if [ "$status" = 0 ]; then
+    echo "passed ($((SECONDS - started)) s)"
+    echo "passed $name $((SECONDS - started))" >>"$state"
+  else
+    echo "FAILED with status $status"
+    tail -n 30 "$log"
+    echo "failed $name $((SECONDS - started))" >>"$state"
+  fi
+}
+
+beside_hog() {
+  sh -c 'while :; do :; done' &
+  hog=$!
+  "$@"
+  local status=$?
+  kill "$hog"
+  hog=
+  return $status
+}
+
+orders() { # NAME ORDER
+  CUDAEMU_ORDER=$2 timeout 600 "build/$1"
+}
+
+task setup scripts/setup.sh --data
+task tests-build ninja -C build tests
+for level in baseline v3 v4; do
+  task "simd-$level" env LUDA_SIMD="$level" scripts/run_tests.sh build
+done
+task emulator-build sh -c 'cmake -S . -B build -DLUDA_EMULATOR=ON >/dev/null && ninja -C build cuda_test cuda_rows_test'
+for order in forward reverse $(seq -f 'random:%g' "$repeats"); do
+  for name in cuda_test cuda_rows_test; do
+    task "$name-$order" orders "$name" "$order"
+  done
+done
+for round in $(seq "$repeats"); do
+  for name in collective_test collective_faults_test collective_gradient_test collective_tcp_test collective_work_test; do
+    task "$name-hog-$round" beside_hog timeout 600 "build/spec/$name"
+  done
+  task "dist_spec-hog-$round" beside_hog scripts/run_tests.sh build dist_spec
+done
+for seed in $(seq "$kills"); do
+  task "kill-$seed" env LUDA_DEMO_SEED="$seed" LUDA_DEMO_STEPS=40 LUDA_DEMO_EVERY=5 scripts/demo.sh --no-setup
+done
+task mutants build/luda scripts/mutants.lua --seed "$(date +%s)"
+task fuzz env LUDA_FUZZ_SECONDS="$fuzz" .ci/run fuzz
+
+awk 'BEGIN { printf "{\"tasks\":[" }
+  { printf "%s{\"name\":\"%s\",\"result\":\"%s\",\"seconds\":%d}", (NR > 1 ? "," : ""), $2, $1, $3; n[$1]++ }
+  END { printf "],\"passed\":%d,\"failed\":%d}\n", n["passed"], n["failed"] }' "$state" >build/soak.json
+echo "$(grep -c ^passed "$state") passed, $(grep -c ^failed "$state") failed"
+! grep -q ^failed "$state"
