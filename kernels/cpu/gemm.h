@@ -1,4 +1,4 @@
-/* Matrix products on one thread: C = A B or C += A B. Row-major; ta: a holds the transpose; ld: row length in memory. */
+/* Matrix products on one thread: C = A B or C += A B. Row-major; ta: a holds the transpose; ld: row length. */
 #ifndef LUDA_GEMM_H
 #define LUDA_GEMM_H
 

@@ -220,6 +220,9 @@ INLINE int64_t sign_i64(int64_t x)
 
 #define REAL(x, name) _Generic((x), float: name##_float, double: name##_double)
 
+#define WITH_INTEGERS(x, name)                                                                                         \
+    _Generic((x), float: name##_float, double: name##_double, int64_t: name##_i64, default: name##_i32)
+
 #define exp_double exp
 #define log_double log
 #define tanh_double tanh
@@ -232,6 +235,8 @@ INLINE int64_t sign_i64(int64_t x)
 #define erf_double erf
 #define pow_float powf
 #define pow_double pow
+#define abs_float float_abs
+#define abs_double fabs
 
 #define SQRT(x) REAL(x, sqrt)(x)
 #define EXP(x) REAL(x, exp)(x)
@@ -245,14 +250,9 @@ INLINE int64_t sign_i64(int64_t x)
 #define GELU_TANH(x) REAL(x, gelu_tanh)(x)
 #define GELU_TANH_SLOPE(x) REAL(x, gelu_tanh_slope)(x)
 #define POW(x, y) REAL(x, pow)(x, y)
-#define REMAINDER(x, y)                  \
-    _Generic((x), float                  \
-             : remainder_float, double   \
-             : remainder_double, int64_t \
-             : remainder_i64, default    \
-             : remainder_i32)(x, y)
-#define ABS(x) _Generic((x), float: float_abs, double: fabs, int64_t: abs_i64, default: abs_i32)(x)
-#define SIGN(x) _Generic((x), float: sign_float, double: sign_double, int64_t: sign_i64, default: sign_i32)(x)
+#define REMAINDER(x, y) WITH_INTEGERS(x, remainder)(x, y)
+#define ABS(x) WITH_INTEGERS(x, abs)(x)
+#define SIGN(x) WITH_INTEGERS(x, sign)(x)
 #define RELU(x) ((x) > 0 || (x) != (x) ? (x) : 0)
 /* NaN wins; for integers the test for NaN vanishes. */
 #define MAXIMUM(x, y) ((x) > (y) || (x) != (x) ? (x) : (y))

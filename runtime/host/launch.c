@@ -31,6 +31,9 @@ typedef struct rank {
     stream streams[2];
 } rank;
 
+/* Seconds in which ranks that lost one may end by themselves, and say what they saw. */
+static const double LAST_WORDS = 1;
+
 static double now(void)
 {
     struct timespec t;
@@ -176,8 +179,8 @@ static int pass_output(rank *ranks, int count, bool prefix, struct pollfd *waits
 
 static void supervise(const luda_launch_options *options, rank *ranks, struct pollfd *waits, luda_launch_report *report)
 {
-    double stop_at = 0, drain_until = 0;
-    bool told = false;
+    double ask_at = 0, drain_until = 0;
+    bool told = false, asked = false;
     for (;;) {
         int open = pass_output(ranks, options->ranks, options->prefix != 0, waits);
         int running = reap(ranks, options->ranks, report);
@@ -185,11 +188,13 @@ static void supervise(const luda_launch_options *options, rank *ranks, struct po
             told = true;
             signal_all(ranks, options->ranks, SIGTERM); /* ranks stop at a step they agree on; no grace limit */
         }
-        if (report->rank >= 0 && stop_at == 0) {
-            stop_at = now() + options->grace;
+        if (report->rank >= 0 && ask_at == 0)
+            ask_at = now() + LAST_WORDS;
+        if (ask_at > 0 && now() > ask_at && !asked) {
+            asked = true;
             signal_all(ranks, options->ranks, SIGTERM);
         }
-        if (stop_at > 0 && now() > stop_at)
+        if (asked && now() > ask_at + options->grace)
             signal_all(ranks, options->ranks, SIGKILL);
         if (running == 0 && drain_until == 0)
             drain_until = now() + 1; /* a grandchild may hold the pipe open */

@@ -1,0 +1,33 @@
+--- What `luda run` starts in run_spec: the first argument says what this rank does.
+
+local luda = require "luda"
+local ffi = require "ffi"
+
+ffi.cdef "int kill(int process, int number); int getpid(void); int sleep(unsigned int seconds);"
+
+local comm = luda.dist.init { timeout = 20 }
+local what, rank = arg[1], tonumber(arg[2])
+
+if what == "sum" then
+  local sum = comm:all_reduce(luda.full({ 3 }, comm.rank + 1), "sum")
+  print(("rank %d of %d: sum %g, %s"):format(comm.rank, comm.size, sum[1]:item(), comm.transport))
+elseif what == "exit" then
+  comm:barrier()
+  if comm.rank == rank then
+    os.exit(7)
+  end
+  ffi.C.sleep(60)
+elseif what == "killed" then
+  comm:barrier()
+  if comm.rank == rank then
+    ffi.C.kill(ffi.C.getpid(), 9)
+  end
+  local _, err = pcall(comm.all_reduce, comm, luda.ones(4), "sum")
+  print(("survivor %d: %s names %s"):format(comm.rank, err.code, table.concat(err.culprits, ",")))
+elseif what == "wait" then
+  comm:barrier()
+  local file = assert(io.open(("%s.%d"):format(arg[2], comm.rank), "w"))
+  file:write(tostring(ffi.C.getpid()))
+  file:close()
+  ffi.C.sleep(60)
+end
