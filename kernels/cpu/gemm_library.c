@@ -81,9 +81,10 @@ static void open_openblas(void)
 static void open_library(void)
 {
     const char *wanted = getenv("LUDA_GEMM");
-    if (!wanted || strcmp(wanted, "onednn") == 0)
+    int any = !wanted || !*wanted;
+    if (any || strcmp(wanted, "onednn") == 0)
         open_onednn();
-    if (!wanted || strcmp(wanted, "openblas") == 0)
+    if (any || strcmp(wanted, "openblas") == 0)
         open_openblas();
 }
 

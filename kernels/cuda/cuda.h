@@ -213,6 +213,11 @@ struct space {
     }
 };
 
+static inline int64_t distance(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
+
 static inline int64_t broadcast_stride(const luda_operand *x, const luda_operand *out, int d)
 {
     int at = d - (out->ndim - x->ndim);

@@ -90,11 +90,6 @@ static bool is_reduced(const luda_dims *dims, int d)
     return dims->count == 0;
 }
 
-static int64_t distance(int64_t stride)
-{
-    return stride < 0 ? -stride : stride;
-}
-
 static reduction plan_reduction(const luda_operand *in, const luda_operand *out, const luda_dims *dims)
 {
     const int64_t grain = 4096, most_pieces = 512, enough_rows = 512;

@@ -34,8 +34,8 @@ row_plan<N> plan_rows(const luda_operand *const (&operands)[N], int dim)
             r.stride[o] = stride[o];
     }
     if (r.kept.ndim > 0)
-        near = r.kept.stride[N - 1][r.kept.ndim - 1];
-    r.t = plan_tile(r.n, r.kept.numel, near != 0 && (near < 0 ? -near : near) < (r.stride[N - 1] < 0 ? -r.stride[N - 1] : r.stride[N - 1]));
+        near = distance(r.kept.stride[N - 1][r.kept.ndim - 1]);
+    r.t = plan_tile(r.n, r.kept.numel, near != 0 && near < distance(r.stride[N - 1]));
     return r;
 }
 

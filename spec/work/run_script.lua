@@ -18,11 +18,13 @@ elseif what == "exit" then
   end
   ffi.C.sleep(60)
 elseif what == "killed" then
-  comm:barrier()
-  if comm.rank == rank then
-    ffi.C.kill(ffi.C.getpid(), 9)
-  end
-  local _, err = pcall(comm.all_reduce, comm, luda.ones(4), "sum")
+  local _, err = pcall(function()
+    comm:barrier()
+    if comm.rank == rank then
+      ffi.C.kill(ffi.C.getpid(), 9)
+    end
+    comm:all_reduce(luda.ones(4), "sum")
+  end)
   print(("survivor %d: %s names %s"):format(comm.rank, err.code, table.concat(err.culprits, ",")))
 elseif what == "wait" then
   comm:barrier()
