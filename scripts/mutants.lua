@@ -82,7 +82,7 @@ KINDS.rules = {
   prepare = function(text)
     return (text:gsub('(#include "rule.h"\n)', "%1" .. KEEP_FIRST, 1))
   end,
-  build = "ninja -C %s libluda.so",
+  build = "ninja -C %s libluda.so libluda_host.so",
   killer = function()
     return specs { "ops_spec", "autograd_spec", "ties_spec" }
   end,
@@ -120,7 +120,7 @@ KINDS.headers = {
 
 local function prepare_tree()
   assert(os.execute("mkdir -p " .. TREE .. " && git ls-files | cpio -pdmu --quiet " .. TREE) == 0, "the tree cannot be copied")
-  assert(run("cmake -S %s -B %s -G Ninja -DLUDA_CUDA=OFF -DLUDA_LEVELS=baseline -DLUDA_EMULATOR=ON && ninja -C %s all",
+  assert(run("cmake -S %s -B %s -G Ninja -DLUDA_CUDA=OFF -DLUDA_LEVELS=baseline -DLUDA_EMULATOR=ON && ninja -C %s luda_cdef",
     TREE, BUILD, BUILD), "the copy does not build; see " .. WORK .. "/log")
 end
 
