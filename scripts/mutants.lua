@@ -119,7 +119,7 @@ KINDS.headers = {
 }
 
 local function prepare_tree()
-  assert(os.execute("mkdir -p " .. TREE .. " && git ls-files | cpio -pdmu --quiet " .. TREE) == 0, "the tree cannot be copied")
+  assert(os.execute("mkdir -p " .. TREE .. " && git ls-files -z | tar --null -T - -cf - | tar -xf - -C " .. TREE) == 0, "the tree cannot be copied")
   assert(run("cmake -S %s -B %s -G Ninja -DLUDA_CUDA=OFF -DLUDA_LEVELS=baseline -DLUDA_EMULATOR=ON && ninja -C %s luda_cdef",
     TREE, BUILD, BUILD), "the copy does not build; see " .. WORK .. "/log")
 end

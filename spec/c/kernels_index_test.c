@@ -210,6 +210,11 @@ static void test_random(void)
         CHECK(at(&x, 17) == 0, "%g", at(&x, 17));
         drop(&x), drop(&part), drop(&ones);
     }
+}
+
+static void test_random_integers(void)
+{
+    enum { N = 100001 };
     tensor whole = make(LUDA_I64, CONTIGUOUS, SHAPE(N)), order = make(LUDA_I64, CONTIGUOUS, SHAPE(1000));
     int count[7] = { 0 }, bad = 0;
     luda_attrs attrs = draw_of(1, 1, -3, 4);
@@ -371,6 +376,7 @@ int main(void)
     for_each_level(test_index);
     for_each_level(test_placement);
     for_each_level(test_random);
+    for_each_level(test_random_integers);
     for_each_level(test_threads);
     return finish();
 }
