@@ -11,6 +11,7 @@
 typedef struct local {
     luda_board *board;
     int rank;
+    bool counted; /* a rank thread of its process, not a part of a split group */
 } local;
 
 void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_pitch, int64_t bytes, int64_t rows)
@@ -134,9 +135,19 @@ static luda_status local_send(void *state, int to, luda_slot_name slot, const vo
     return status;
 }
 
+/* Rank threads of this process, of all groups: they divide the workers of the pool. */
+static atomic_int rank_threads;
+
+static void count_rank_threads(int change)
+{
+    luda__pool_ranks(atomic_fetch_add(&rank_threads, change) + change);
+}
+
 static void local_release(void *state)
 {
     local *l = state;
+    if (l->counted)
+        count_rank_threads(-1);
     luda_board_release(l->board);
     free(l);
 }
@@ -174,9 +185,17 @@ luda_status luda__local_comm(luda_board *board, int rank, const luda_comm_option
         return luda__fail(LUDA_ENOMEM, "comm: no memory for a rank");
     l->board = board;
     l->rank = rank;
+    l->counted = false;
     luda_board_retain(board);
     transport.state = l;
     return luda_comm_new_over(&transport, board, rank, options, out);
+}
+
+static void count_rank(luda_comm *comm)
+{
+    local *l = comm->transport.state;
+    l->counted = true;
+    count_rank_threads(1);
 }
 
 luda_status luda_comm_new_local_group(int size, const luda_comm_options *options, luda_comm **out)
@@ -194,6 +213,8 @@ luda_status luda_comm_new_local_group(int size, const luda_comm_options *options
     }
     if (status == LUDA_OK)
         memcpy(out, comms, (size_t)size * sizeof *comms);
+    for (int r = 0; status == LUDA_OK && size > 1 && r < size; r++)
+        count_rank(comms[r]);
     for (int r = 0; status != LUDA_OK && r < made; r++)
         luda_comm_release(comms[r]);
     free(comms);
