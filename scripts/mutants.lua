@@ -10,7 +10,7 @@ local TREE, BUILD = WORK .. "/tree", WORK .. "/build"
 
 --- Runs a shell command quietly; true if it succeeded.
 local function run(command, ...)
-  return os.execute(command:format(...) .. " >" .. WORK .. "/log 2>&1") == 0
+  return os.execute(("( %s ) >%s/log 2>&1"):format(command:format(...), WORK)) == 0
 end
 
 local function read(path)
@@ -64,7 +64,7 @@ end
 
 local function programs(names, environment)
   for _, name in ipairs(names) do
-    if not run("%s timeout 250 %s/%s", environment or "", BUILD, name) then
+    if not run("%s timeout 90 %s/%s", environment or "", BUILD, name) then
       return name
     end
   end
@@ -96,7 +96,7 @@ KINDS.barriers = {
   build = "ninja -C %s cuda_test cuda_rows_test",
   killer = function()
     for _, order in ipairs { "forward", "random:1", "random:2", "reverse" } do
-      local name = programs({ "cuda_test", "cuda_rows_test" }, "CUDAEMU_ORDER=" .. order)
+      local name = programs({ "spec/cuda_test", "spec/cuda_rows_test" }, "CUDAEMU_ORDER=" .. order)
       if name then
         return name .. " in order " .. order
       end
@@ -119,7 +119,8 @@ KINDS.headers = {
 }
 
 local function prepare_tree()
-  assert(os.execute("mkdir -p " .. TREE .. " && git ls-files -z | tar --null -T - -cf - | tar -xf - -C " .. TREE) == 0, "the tree cannot be copied")
+  local copied = os.execute("mkdir -p " .. TREE .. " && git ls-files -z | tar --null -T - -cf - | tar -xf - -C " .. TREE)
+  assert(copied == 0, "the tree cannot be copied")
   assert(run("cmake -S %s -B %s -G Ninja -DLUDA_CUDA=OFF -DLUDA_LEVELS=baseline -DLUDA_EMULATOR=ON && ninja -C %s luda_cdef",
     TREE, BUILD, BUILD), "the copy does not build; see " .. WORK .. "/log")
 end

@@ -52,7 +52,7 @@ beside_hog() {
 }
 
 orders() { # NAME ORDER
-  CUDAEMU_ORDER=$2 timeout 600 "build/$1"
+  CUDAEMU_ORDER=$2 timeout 600 "build/spec/$1"
 }
 
 task setup scripts/setup.sh --data

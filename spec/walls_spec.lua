@@ -118,6 +118,11 @@ local function resident()
 end
 
 describe("training without a scope", function()
+  if (os.getenv("LD_PRELOAD") or ""):find("asan", 1, true) then
+    pending("keeps its memory: AddressSanitizer holds back what is freed, so that resident memory says nothing", function() end)
+    return
+  end
+
   it("keeps its memory", function()
     local w1 = (luda.randn(130, 257) * 0.1):detach():requires_grad_()
     local w2 = (luda.randn(257, 11) * 0.1):detach():requires_grad_()
