@@ -39,6 +39,8 @@ static void expect_blamed(luda_comm *comm, unsigned set)
 enum {
     ODD_SHAPE,
     ODD_COUNT,
+    ODD_LONGER,  /* the others' shape and one dimension more */
+    ODD_SHORTER, /* the first of their dimensions */
     ODD_DTYPE,
     ODD_OPERATION,
     ODD_REDUCTION,
@@ -48,8 +50,8 @@ enum {
     ODD_TRACKED,
     ODD_COUNT_OF
 };
-static const char *const fields[] = { "shape", "shape",     "dtype", "operation", "reduction",
-                                      "root",  "algorithm", "dim",   "tracked" };
+static const char *const fields[] = { "shape", "shape", "shape",     "shape", "dtype",  "operation",
+                                      "reduction", "root", "algorithm", "dim", "tracked" };
 
 typedef struct dispute { int what, odd; } dispute;
 
@@ -57,15 +59,16 @@ static luda_status disputed_call(luda_comm *comm, const dispute *d, bool odd, lu
 {
     luda_comm_options options = { .size = sizeof options, .site = odd ? "odd.lua:7" : "even.lua:3" };
     const double values[12] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
-    int64_t shape[2] = { 3, 2 };
+    int64_t shape[3] = { 3, 2, 1 };
+    int ndim = odd && d->what == ODD_LONGER ? 3 : odd && d->what == ODD_SHORTER ? 1 : 2;
     luda_dtype dtype = odd && d->what == ODD_DTYPE ? LUDA_F16 : LUDA_F32;
     luda_status status;
     luda_tensor *x;
     if (odd && d->what == ODD_SHAPE)
-        memcpy(shape, (int64_t[]){ 2, 3 }, sizeof shape);
+        memcpy(shape, (int64_t[]){ 2, 3 }, 2 * sizeof *shape);
     if (odd && d->what == ODD_COUNT)
         shape[0] = 6;
-    x = filled(dtype, 2, shape, values);
+    x = filled(dtype, ndim, shape, values);
     if (odd && d->what == ODD_TRACKED)
         EXPECT_OK(luda_set_requires_grad(x, 1));
     if (odd && d->what == ODD_ALGORITHM)
@@ -80,7 +83,7 @@ static luda_status disputed_call(luda_comm *comm, const dispute *d, bool odd, lu
     else
         status = luda_comm_all_reduce(comm, x, odd && d->what == ODD_REDUCTION ? LUDA_REDUCE_MAX : LUDA_REDUCE_SUM,
                                       &options, y);
-    EXPECT(item(x, 5) == 6);
+    EXPECT(item(x, 2) == 3);
     luda_tensor_release(x);
     return status;
 }
