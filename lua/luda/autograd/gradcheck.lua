@@ -113,7 +113,7 @@ local function find_worst(op, fn, inputs, options)
     errors.raise("graph", "%s: no output has a gradient", op)
   end
   local grad = require("luda.autograd").grad
-  local analytic = grad(roots, checked, { gradient = make_weights(roots), allow_unused = true })
+  local analytic = grad(roots, checked, { gradient = make_weights(roots), allow_unused = true, create_graph = options.recorded })
   local worst
   for c, input in ipairs(checked) do
     local values, shape = elements.read(input), input.shape
@@ -176,6 +176,8 @@ function M.gradcheck(fn, inputs, given)
   first_order("gradcheck", fn, inputs, options)
   if options.second then
     scope.scope(function()
+      options.recorded = true -- a fused backward has another composition where the pass itself is recorded
+      first_order("gradcheck, recorded", fn, inputs, options)
       local all = { unpack(inputs) }
       for _, weight in ipairs(make_weights(outputs_of(fn, inputs))) do
         all[#all + 1] = methods.requires_grad_(weight)
