@@ -16,7 +16,7 @@ done
 
 packages="cmake ninja-build gcc g++ pkg-config luajit libluajit-5.1-dev libuv1-dev libjansson-dev zlib1g-dev
   lua-busted lua-check libdnnl-dev libopenblas0-pthread"
-[ "$data" = no ] || packages="$packages bible-kjv dataset-fashion-mnist"
+[ "$data" = no ] || packages="$packages bible-kjv dataset-fashion-mnist procps"
 
 missing() {
   for package in $packages; do

@@ -17,7 +17,8 @@ end
 
 --- An expression first, then a statement. Returns a chunk, or nil and what is wrong.
 local function compile(code)
-  local chunk = loadstring("return " .. code:gsub("^=", ""), "=stdin")
+  -- Not a tail call: an error must find this line on the stack.
+  local chunk = loadstring("return (function(...) return ... end)(" .. code:gsub("^=", "") .. "\n)", "=stdin")
   local problem
   if not chunk then
     chunk, problem = loadstring(keep_locals(code), "=stdin")
