@@ -52,7 +52,7 @@ typedef struct luda_kernel_table {
 /* The CPU's table for this processor; LUDA_SIMD=baseline|v3|v4 lowers it. */
 const luda_kernel_table *luda__cpu_kernels(void);
 
-/* --- The worker pool (kernels/cpu/pool.c) --- */
+/* --- The worker pool (kernels/cpu/pool/pool.c) --- */
 
 /*
  * Runs fn(arg, slab) for slab = 0 .. slabs-1 on the calling thread and up to luda_threads()-1 workers, and returns when all

@@ -18,7 +18,7 @@
 #define LUDA_DTYPE(suffix, NAME, stored, compute, ...)                                                                 \
     typedef stored stored_##suffix;                                                                                    \
     typedef compute compute_##suffix;
-#include "../dtypes.def"
+#include "kernels/dtypes.def"
 
 INLINE float float_from_bits(uint32_t bits)
 {

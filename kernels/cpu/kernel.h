@@ -5,10 +5,10 @@
 #ifndef LUDA_KERNEL_H
 #define LUDA_KERNEL_H
 
-#include "../kernels.h"
+#include "kernels/kernels.h"
 
 #include "convert.h"
-#include "pool.h"
+#include "kernels/cpu/pool/pool.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>

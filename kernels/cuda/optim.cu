@@ -1,5 +1,5 @@
 /*
- * Optimizers, sums and norms over lists of arrays: one launch an array. Every rule is the one of kernels/cpu/optim.inc for a
+ * Optimizers, sums and norms over lists of arrays: one launch an array. Every rule is the one of kernels/cpu/optimizer/optim.inc for a
  * single element; its constants are made on the host, as there.
  */
 #include "scalar.cuh"

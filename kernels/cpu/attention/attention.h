@@ -1,0 +1,67 @@
+/* Scaled dot-product attention: what its kernels share, and how the work is cut. */
+#ifndef LUDA_ATTENTION_H
+#define LUDA_ATTENTION_H
+
+#include "kernels/cpu/matrix/gemm.h"
+
+enum { TILE = 128 }; /* queries and keys of a tile */
+
+/* Operands are [..., rows, width] with equal leading dimensions; lse is [..., T]. */
+typedef struct attention {
+    const luda_operand *q, *k, *v, *out, *lse; /* inputs of the backward, or what the forward writes */
+    const luda_operand *gradient, *dq, *dk, *dv;
+    int64_t batch, queries, keys, width, value_width; /* B, T, S, D, E */
+    int causal;
+    double scale, dropout;
+    uint64_t seed, counter;
+    int64_t query_tiles, key_tiles;
+    atomic_int failed;
+} attention;
+
+static inline attention attention_plan(const luda_call *call, const luda_operand *q, const luda_operand *k,
+                                       const luda_operand *v)
+{
+    const struct luda_attention_attrs *a = &call->attrs->attention;
+    int n = q->ndim;
+    attention w = { .q = q,
+                    .k = k,
+                    .v = v,
+                    .queries = q->shape[n - 2],
+                    .keys = k->shape[n - 2],
+                    .width = q->shape[n - 1],
+                    .value_width = v->shape[n - 1],
+                    .causal = a->causal,
+                    .scale = a->scale,
+                    .dropout = a->dropout,
+                    .seed = a->generator.seed,
+                    .counter = a->generator.counter,
+                    .batch = 1 };
+    for (int d = 0; d < n - 2; d++)
+        w.batch *= q->shape[d];
+    if (w.scale == 0)
+        w.scale = 1 / sqrt((double)larger(w.width, 1));
+    w.query_tiles = ceil_div(w.queries, TILE);
+    w.key_tiles = ceil_div(w.keys, TILE);
+    return w;
+}
+
+/* The offset of row `row` of batch element `batch`; `lead` leading dimensions, then the rows. */
+static inline int64_t attention_row(const luda_operand *o, int lead, int64_t batch, int64_t row)
+{
+    int64_t offset = row * o->stride[lead];
+    for (int d = lead - 1; d >= 0; d--) {
+        offset += batch % o->shape[d] * o->stride[d];
+        batch /= o->shape[d];
+    }
+    return offset;
+}
+
+/* How many of the keys from `first` on, at most `count`, query `query` sees. */
+static inline int64_t visible_keys(const attention *w, int64_t query, int64_t first, int64_t count)
+{
+    if (!w->causal)
+        return count;
+    return larger(smaller(query + w->keys - w->queries - first + 1, count), 0);
+}
+
+#endif

@@ -1,0 +1,5 @@
+/* `to`: conversion between any two element types, by the rules of convert.h. */
+#include "loops.h"
+
+#define EACH "kernels/cpu/elementwise/cast.inc"
+#include "kernels/cpu/each.h"

@@ -1,0 +1,18 @@
+/* sum, mean, amax, amin. Floats add up in double, integers wrap in int64; extrema stay in the compute type. */
+#include "reduce.h"
+#include "kernels/cpu/scalar.h"
+
+enum { LANES = 16, BLOCK = 2048, COLUMNS = 64, COLUMN_ROWS = 64 };
+
+static inline double sum_double(double a, double b)
+{
+    return a + b;
+}
+
+static inline int64_t sum_i64(int64_t a, int64_t b)
+{
+    return a + b;
+}
+
+#define EACH "kernels/cpu/reduction/reduce_each.inc"
+#include "kernels/cpu/each.h"
