@@ -109,6 +109,9 @@ typedef struct luda_attrs {
     };
 } luda_attrs;
 
+/* activation of linear */
+enum { LUDA_ACTIVATION_NONE = 0, LUDA_ACTIVATION_RELU = 1, LUDA_ACTIVATION_GELU_TANH = 2 };
+
 /* reduction of cross_entropy */
 enum { LUDA_REDUCTION_MEAN = 0, LUDA_REDUCTION_SUM = 1, LUDA_REDUCTION_NONE = 2 };
 

@@ -1,6 +1,7 @@
 --- The sample column of the operator table as calls: inputs in float64 (or masks, or positions) and options.
 
 local luda = require "luda"
+local attributes = require "luda.attributes"
 local ops = require "luda.ops"
 
 local M = {}
@@ -79,8 +80,14 @@ local function from_zero(number)
 end
 
 --- The Lua value of an attribute that the table writes as C counts.
-local function attribute(kind, text)
-  if kind == "flag" then
+local function attribute(name, kind, text)
+  if kind == "choice" then
+    for word, number in pairs(attributes.choices[name]) do
+      if number == tonumber(text) then
+        return word
+      end
+    end
+  elseif kind == "flag" then
     return text == "1"
   elseif kind == "dim" or kind == "position" then
     return from_zero(tonumber(text))
@@ -114,7 +121,7 @@ function M.cases(row)
       end
       for i = 3, #words do
         local name, value = words[i]:match("^([%w_]+)=(.*)$")
-        case.options[name] = attribute(row.fields[name].kind, value)
+        case.options[name] = attribute(name, row.fields[name].kind, value)
       end
       cases[#cases + 1] = case
     end

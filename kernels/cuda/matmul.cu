@@ -2,8 +2,8 @@
  * matmul: floats by cuBLAS, which multiplies column-major matrices, so that it is given the transposed product B' A' = C'.
  * Operands that it can read in place are not copied. Halves add up in float. Integers go through a plain kernel.
  */
+#include "affine.cuh"
 #include "move.cuh"
-#include "scalar.cuh"
 
 #include <limits.h>
 
@@ -239,6 +239,71 @@ static luda_status product(const luda_call *call, luda_status (*run)(const luda_
     if (a->shape[a->ndim - 1] > 0)
         return run(call, stream);
     cudaMemsetAsync(out->data, 0, static_cast<size_t>(out->numel) * item_size(out->dtype), stream->stream);
+    return launched(call);
+}
+
+/* --- linear: the product, then bias and activation in one pass over its contiguous result --- */
+
+template <class T>
+__global__ void finish_linear(T *out, T *before, int64_t numel, int64_t columns, affine bias, int activation)
+{
+    for (int64_t i = first_element(); i < numel; i += step()) {
+        typename computed_as<T>::type sum = load(out[i]);
+        if (bias.data)
+            sum += affine_at<T>(bias, i % columns);
+        if (before)
+            before[i] = to<T>(sum);
+        if (activation == LUDA_ACTIVATION_RELU)
+            sum = RELU(sum);
+        else if (activation == LUDA_ACTIVATION_GELU_TANH)
+            sum = GELU_TANH(sum);
+        out[i] = to<T>(sum);
+    }
+}
+
+/* x and the weight as matmul's operands: a row dimension for x, the weight repeated over x's leading dimensions. */
+static void linear_operands(luda_operand *out, luda_operand *x, luda_operand *weight)
+{
+    for (luda_operand *o : { out, x })
+        if (o->ndim == 1) {
+            o->shape[1] = o->shape[0];
+            o->stride[1] = o->stride[0];
+            o->shape[0] = 1;
+            o->stride[0] = o->shape[1];
+            o->ndim = 2;
+        }
+    int lead = x->ndim - 2;
+    for (int d = 1; d >= 0; d--) {
+        weight->shape[lead + d] = weight->shape[d];
+        weight->stride[lead + d] = weight->stride[d];
+    }
+    for (int d = 0; d < lead; d++) {
+        weight->shape[d] = x->shape[d];
+        weight->stride[d] = 0;
+    }
+    weight->ndim = x->ndim;
+}
+
+template <class T>
+static luda_status linear(const luda_call *call)
+{
+    luda_operand out = call->out[0], in[] = { call->in[0], call->in[1] };
+    luda_call inner = *call;
+    linear_operands(&out, &in[0], &in[1]);
+    inner.in = in;
+    inner.out = &out;
+    luda_status status = product(&inner, multiply_floats<T>);
+    if (status != LUDA_OK)
+        return status;
+    int activation = call->attrs->linear.activation;
+    T *before = call->out[1].numel > 0 ? static_cast<T *>(call->out[1].data) : NULL;
+    luda_cuda_stream *stream = stream_of(call);
+    if (!stream)
+        return LUDA_ECUDA;
+    if (out.numel == 0 || (!input(call, 2) && !before))
+        return LUDA_OK;
+    LUDA_LAUNCH((finish_linear<T>), blocks_for(out.numel), BLOCK, 0, stream->stream, static_cast<T *>(call->out[0].data), before,
+                out.numel, out.shape[out.ndim - 1], affine_of(input(call, 2)), activation);
     return launched(call);
 }
 

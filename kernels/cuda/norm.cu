@@ -2,27 +2,8 @@
  * layer_norm over the last dimension and its backward. The variance is the mean of squared deviations from a mean in
  * double. Gradients of weight and bias are summed by fixed slabs of rows, and the slabs in order.
  */
+#include "affine.cuh"
 #include "rows.cuh"
-
-/* A weight or bias: the input's dtype, or f32. NULL where it is absent. */
-struct affine {
-    const void *data;
-    int64_t stride;
-    bool single; /* f32 */
-};
-
-static affine affine_of(const luda_operand *o)
-{
-    return o ? affine{ o->data, o->stride[0], o->dtype == LUDA_F32 } : affine{ NULL, 0, false };
-}
-
-template <class T>
-__device__ typename computed_as<T>::type affine_at(const affine &a, int64_t j)
-{
-    if (a.single)
-        return static_cast<const float *>(a.data)[j * a.stride];
-    return load(static_cast<const T *>(a.data)[j * a.stride]);
-}
 
 /* --- layer_norm --- */
 

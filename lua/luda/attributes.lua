@@ -10,6 +10,7 @@ local M = {}
 
 --- Names of the enumerators of `choice` fields, from 0.
 M.choices = {
+  activation = { none = 0, relu = 1, gelu_tanh = 2 },
   reduction = { mean = 0, sum = 1, none = 2 },
 }
 

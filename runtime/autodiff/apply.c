@@ -58,7 +58,7 @@ static luda_status wants_recording(const luda_plan *plan, const luda_tensor *int
 
 static bool keeps_input(luda_keeps keeps, luda_tensor *const *in, int nin, int input)
 {
-    if (keeps == LUDA__KEEPS_IN || keeps == LUDA__KEEPS_BOTH)
+    if (keeps == LUDA__KEEPS_IN || keeps == LUDA__KEEPS_BOTH || keeps == LUDA__KEEPS_HIDDEN)
         return true;
     if (keeps != LUDA__KEEPS_OTHER)
         return false;
@@ -73,7 +73,7 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
 {
     luda_keeps keeps = luda__keeps(plan->op);
     luda_node *node;
-    bool keep_outputs = keeps == LUDA__KEEPS_OUT || keeps == LUDA__KEEPS_BOTH;
+    bool keep_outputs = keeps == LUDA__KEEPS_OUT || keeps == LUDA__KEEPS_BOTH || keeps == LUDA__KEEPS_HIDDEN;
     const luda_attrs *attrs = plan->info->attrs != LUDA_ATTRS_none ? &plan->attrs : NULL;
     LUDA_TRY(luda__node_make(in, plan->nin, plan->info->outputs, keep_outputs, attrs, &node));
     node->op = (int32_t)plan->op;
@@ -95,7 +95,9 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
 
 static luda_status end_recording(luda_node *node, luda_tensor *const *out)
 {
-    for (int o = 0; node->out && o < node->nout; o++) {
+    const luda_op_info *info = luda_op_get((luda_op)node->op);
+    int first = luda__keeps((luda_op)node->op) == LUDA__KEEPS_HIDDEN ? info->outputs - info->hidden : 0;
+    for (int o = first; node->out && o < node->nout; o++) {
         LUDA_TRY(luda__tensor_alias(out[o], &node->out[o].tensor));
         node->out[o].version = luda_tensor_version(out[o]);
     }

@@ -92,7 +92,7 @@ luda_gradient_kind luda__gradient_kind(luda_op op);
 /* The rule, or for create_graph the composition that a fused row names. */
 luda_rule_function luda__gradient_rule(luda_op op, bool create_graph);
 /* From the keeps column. */
-typedef enum luda_keeps { LUDA__KEEPS_NONE, LUDA__KEEPS_SHAPE, LUDA__KEEPS_IN, LUDA__KEEPS_OTHER, LUDA__KEEPS_OUT, LUDA__KEEPS_BOTH } luda_keeps;
+typedef enum luda_keeps { LUDA__KEEPS_NONE, LUDA__KEEPS_SHAPE, LUDA__KEEPS_IN, LUDA__KEEPS_OTHER, LUDA__KEEPS_OUT, LUDA__KEEPS_BOTH, LUDA__KEEPS_HIDDEN } luda_keeps;
 luda_keeps luda__keeps(luda_op op);
 
 /* Sums a gradient over the dimensions along which an input was broadcast. */

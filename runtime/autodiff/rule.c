@@ -103,6 +103,14 @@ T luda__rule_reshape(luda_rule *w, T a, int ndim, const int64_t *shape)
     return luda__rule_keep(w, status, out);
 }
 
+T luda__rule_rows(luda_rule *w, T a)
+{
+    int64_t shape[] = { 1, a ? a->shape[a->ndim - 1] : 0 };
+    for (int d = 0; a && d < a->ndim - 1; d++)
+        shape[0] *= a->shape[d];
+    return luda__rule_reshape(w, a, 2, shape);
+}
+
 T luda__rule_expand(luda_rule *w, T a, int ndim, const int64_t *shape)
 {
     luda_attrs attrs = { .family = LUDA_ATTRS_expand };

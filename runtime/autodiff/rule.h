@@ -17,6 +17,8 @@ T luda__rule3(luda_rule *w, luda_op op, T a, T b, T c);
 /* a op number, with the number in a's dtype. */
 T luda__rule_number(luda_rule *w, luda_op op, T a, double number);
 T luda__rule_reshape(luda_rule *w, T a, int ndim, const int64_t *shape);
+/* [N, K] with the leading dimensions of [..., K] joined; [K] becomes [1, K]. */
+T luda__rule_rows(luda_rule *w, T a);
 T luda__rule_expand(luda_rule *w, T a, int ndim, const int64_t *shape);
 T luda__rule_cast(luda_rule *w, T a, luda_dtype dtype, luda_device device);
 T luda__rule_transpose(luda_rule *w, T a); /* the last two dimensions */

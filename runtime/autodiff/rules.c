@@ -247,15 +247,6 @@ RULE1(max_backward)
 
 /* --- Products --- */
 
-/* [N, K] with the leading dimensions of [..., K] joined. */
-static T rows(luda_rule *w, T a)
-{
-    int64_t shape[] = { -1, a ? a->shape[a->ndim - 1] : 0 };
-    if (a && a->numel == 0)
-        shape[0] = a->ndim > 0 && shape[1] > 0 ? 0 : a->shape[0];
-    return luda__rule_reshape(w, a, 2, shape);
-}
-
 /*
  * 1-D operands get their second dimension first. A matrix that met batches gets its gradient from one product over all
  * rows, instead of one product a batch and a sum.
@@ -278,8 +269,8 @@ RULE1(matmul)
     }
     T a = row ? luda__rule_unsqueeze(w, x[0], 0) : x[0];
     if (right->ndim <= 2 && a && a->ndim > 2 && a->numel > 0 && full && full->numel > 0) {
-        a = rows(w, a);
-        full = rows(w, full);
+        a = luda__rule_rows(w, a);
+        full = luda__rule_rows(w, full);
     }
     T db = matmul(transposed(a), full);
     return column ? luda__rule_squeeze(w, db, -1) : db;

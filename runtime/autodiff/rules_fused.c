@@ -83,6 +83,27 @@ RULE(layer_norm_composed)
         luda__rule_set(w, 2, x->ndim > 1 ? luda__rule_sum(w, g, x->ndim - 1, leading, false) : g);
 }
 
+/* --- Linear: the hidden output holds the sums before the activation --- */
+
+RULE(linear)
+{
+    int activation = w->attrs->linear.activation;
+    T g = w->g[0], x = w->x[0], before = w->y[1];
+    if (g && activation == LUDA_ACTIVATION_RELU)
+        g = luda__rule2(w, LUDA_OP_relu_backward, g, before);
+    else if (g && activation == LUDA_ACTIVATION_GELU_TANH)
+        g = luda__rule2(w, LUDA_OP_gelu_tanh_backward, g, before);
+    if (w->g[1])
+        g = g ? add(g, w->g[1]) : w->g[1];
+    if (w->need[0])
+        luda__rule_set(w, 0, matmul(g, transposed(w->x[1])));
+    g = g ? luda__rule_rows(w, g) : NULL;
+    if (w->need[1])
+        luda__rule_set(w, 1, matmul(transposed(luda__rule_rows(w, x)), g));
+    if (w->node->nin > 2 && w->need[2])
+        luda__rule_set(w, 2, luda__rule_sum(w, g, 1, (int32_t[]){ 0 }, false));
+}
+
 /* --- Cross entropy --- */
 
 RULE(cross_entropy)

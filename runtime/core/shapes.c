@@ -300,6 +300,25 @@ static luda_status is_row(luda_plan *plan, const luda_tensor *x, int input)
     return LUDA_OK;
 }
 
+static luda_status shape_linear(luda_plan *plan)
+{
+    const luda_tensor *x = plan->in[0], *weight = plan->in[1], *bias = plan->nin > 2 ? plan->in[2] : NULL;
+    int activation = plan->attrs.linear.activation;
+    int64_t shape[LUDA_MAX_DIMS];
+    if (x->ndim == 0 || weight->ndim != 2 || x->shape[x->ndim - 1] != weight->shape[0])
+        return luda__shapes_differ(plan, x, weight, "the weight is [in, out] and the input's last dimension has size in");
+    if (bias && (bias->ndim != 1 || bias->shape[0] != weight->shape[1]))
+        return luda__shapes_differ(plan, weight, bias, "the bias has one element for each column of the weight");
+    if (activation < LUDA_ACTIVATION_NONE || activation > LUDA_ACTIVATION_GELU_TANH)
+        return luda__fail(LUDA_EINVAL, "linear: there is no activation %d", activation);
+    memcpy(shape, x->shape, (size_t)x->ndim * sizeof *shape);
+    shape[x->ndim - 1] = weight->shape[1];
+    LUDA_TRY(luda__set_shape(plan, 0, x->ndim, shape));
+    if (activation != LUDA_ACTIVATION_NONE) /* what its gradient needs */
+        return luda__set_shape(plan, 1, x->ndim, shape);
+    return luda__set_shape(plan, 1, 1, (int64_t[]){ 0 });
+}
+
 static luda_status shape_norm(luda_plan *plan)
 {
     const luda_tensor *x = plan->in[0];

@@ -7,6 +7,8 @@
 typedef enum scratch_use {
     SCRATCH_SLAB, /* what luda__scratch returns: the slab that runs */
     SCRATCH_GEMM, /* packed panels inside a matrix product */
+    SCRATCH_BIAS, /* a bias in the compute type; belongs to the thread that starts the product */
+    SCRATCH_PACKED, /* operands packed for all slabs of a product; belongs to the thread that starts it */
     SCRATCH_COUNT
 } scratch_use;
 

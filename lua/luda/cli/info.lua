@@ -13,8 +13,7 @@ local function cuda()
 end
 
 local LIBRARIES = {
-  { "oneDNN", "libdnnl.so.2", "fast float matrix products" },
-  { "OpenBLAS", "libopenblas.so.0", "double matrix products" },
+  { "oneDNN", "libdnnl.so.2", "fast convolutions" },
   { "zlib", "libz.so.1", "compressed data sets" },
 }
 

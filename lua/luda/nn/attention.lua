@@ -42,11 +42,9 @@ end
 --- The part of the common projection that makes q (1), k (2) or v (3).
 local function project(self, x, part)
   local first = (part - 1) * self.width + 1
-  local y, bias = methods.matmul(x, methods.narrow(self.qkv.weight, 2, first, self.width)), self.qkv.bias
-  if bias then
-    y = y + methods.narrow(bias, 1, first, self.width)
-  end
-  return split_heads(self, y)
+  local bias = self.qkv.bias
+  return split_heads(self, functions.linear(x, methods.narrow(self.qkv.weight, 2, first, self.width),
+    bias and methods.narrow(bias, 1, first, self.width)))
 end
 
 --- x attends to itself; or x to other keys and values. All are [B, T, width].
@@ -89,14 +87,14 @@ function TransformerBlock:init(width, heads, given)
     causal = options.causal, dropout = options.dropout, bias = options.bias, generator = options.generator,
   })
   self.norm2 = layers.LayerNorm(width, bias)
-  self.up = layers.Linear(width, inner, bias)
+  self.up = layers.Linear(width, inner, { bias = options.bias, activation = "gelu_tanh" })
   self.down = layers.Linear(inner, width, bias)
   self.dropout = layers.Dropout(options.dropout, noise)
 end
 
 function TransformerBlock:forward(x)
   x = x + self.dropout(self.attention(self.norm1(x)))
-  return x + self.dropout(self.down(functions.gelu_tanh(self.up(self.norm2(x)))))
+  return x + self.dropout(self.down(self.up(self.norm2(x))))
 end
 
 return M

@@ -1,6 +1,7 @@
 --- The elementary layers.
 
 local args = require "luda.args"
+local attributes = require "luda.attributes"
 local errors = require "luda.error"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
@@ -21,14 +22,20 @@ local function positive(op, name, value)
 end
 M.positive = positive
 
---- x @ weight + bias, for any leading dimensions. The weight is [in, out]; both start uniform within 1 / sqrt(in).
+--- x @ weight + bias, for any leading dimensions, and an activation ("relu" or "gelu_tanh") in the same pass where one is
+-- asked for. The weight is [in, out]; both start uniform within 1 / sqrt(in).
 ---@class luda.nn.Linear: luda.nn.Module
----@overload fun(inputs: integer, outputs: integer, options: {bias: boolean}?): luda.nn.Linear
+---@overload fun(inputs: integer, outputs: integer, options: {bias: boolean, activation: string}?): luda.nn.Linear
 local Linear = modules.module("Linear")
 M.Linear = Linear
 
 function Linear:init(inputs, outputs, given)
-  local options = args.options("Linear", given, { bias = true })
+  local options = args.options("Linear", given, { bias = true, activation = "none" })
+  if not attributes.choices.activation[options.activation] then
+    errors.raise("invalid", "Linear: the activation is 'none', 'relu' or 'gelu_tanh', not %s",
+      args.describe(options.activation))
+  end
+  self.fused = options.activation ~= "none" and { activation = options.activation } or nil
   local bound = math.sqrt(1 / positive("Linear", "the number of inputs", inputs))
   self.weight = initial.uniform({ inputs, positive("Linear", "the number of outputs", outputs) }, bound)
   if options.bias then
@@ -37,11 +44,7 @@ function Linear:init(inputs, outputs, given)
 end
 
 function Linear:forward(x)
-  local y, bias = methods.matmul(x, self.weight), self.bias
-  if bias then
-    return y + bias
-  end
-  return y
+  return functions.linear(x, self.weight, self.bias, self.fused)
 end
 
 --- Rows of a table by id. Ids count from `base`; the weight is [count, width] and starts standard normal.
