@@ -7,7 +7,6 @@ local errors = require "luda.error"
 local memory = require "luda.memory"
 local scope = require "luda.scope"
 local tensors = require "luda.tensor"
-local ops = require "luda.ops"
 require "luda.sugar"
 
 local ffi, C = lib.ffi, lib.C
