@@ -264,7 +264,7 @@ describe("the rounded copy of a parameter", function()
     grads:release()
     opt, grads = nil, nil -- luacheck: ignore
     x:release()
-    assert.is_true(helper.live_bytes() <= before - 256 * 256 * 4)
+    assert.equal(before - 2 * 256 * 256 * 4 - 256 * 2, helper.live_bytes()) -- w, its gradient, and x
   end)
 
   it("a step that is skipped leaves it", function()
