@@ -55,12 +55,9 @@ static void *cut(size_t bytes)
     void *memory = NULL;
     pthread_mutex_lock(&chunk_lock);
     if (!open_chunk || open_chunk->used + bytes > CHUNK) {
-        chunk *before = open_chunk;
-        open_chunk = huge_pages(CHUNK, CHUNK);
+        open_chunk = huge_pages(CHUNK, CHUNK); /* the one before goes with its last block */
         if (open_chunk)
             *open_chunk = (chunk){ CHUNK_HEADER, 0 };
-        if (before && before->blocks == 0)
-            free(before);
     }
     if (open_chunk) {
         memory = (char *)open_chunk + open_chunk->used;
@@ -75,7 +72,9 @@ static void give_back_cut(void *memory)
 {
     chunk *from = (chunk *)((uintptr_t)memory & ~(uintptr_t)(CHUNK - 1));
     pthread_mutex_lock(&chunk_lock);
-    bool last = --from->blocks == 0 && from != open_chunk;
+    bool last = --from->blocks == 0;
+    if (last && from == open_chunk)
+        open_chunk = NULL;
     pthread_mutex_unlock(&chunk_lock);
     if (last)
         free(from);
