@@ -74,10 +74,13 @@ static void run_job(job *j)
 
 /* --- Compute types --- */
 
-INLINE void fetch_ahead(const void *data, int64_t bytes)
+/* What the strip some way behind this one will need. */
+INLINE void fetch_ahead(const void *data, int32_t dtype, int64_t begin)
 {
-    for (int64_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch((const char *)data + AHEAD + line, 1);
+    int64_t size = dtype == LUDA_F64 ? 8 : dtype == LUDA_F32 ? 4 : 2;
+    const char *from = (const char *)data + begin * size + AHEAD;
+    for (int64_t line = 0; line < STRIP * size; line += 64)
+        __builtin_prefetch(from + line);
 }
 
 #define DTYPE_f32 LUDA_F32
