@@ -345,15 +345,17 @@ static luda_status resume(luda_walk *walk)
 luda_status luda_walk_step(luda_walk *walk, int *event)
 {
     luda_context *context = luda__context();
-    int before = context->grad_enabled;
+    int before = context->grad_enabled, autocast = context->autocast;
     int reached = LUDA_WALK_DONE;
     if (walk->failed)
         return luda__fail(LUDA_EGRAPH, "backward: this walk has failed; start a new one");
     context->grad_enabled = walk->create_graph;
+    context->autocast = LUDA__NO_AUTOCAST; /* rules see the types that were recorded */
     luda_status status = resume(walk);
     while (status == LUDA_OK && reached == LUDA_WALK_DONE && (walk->nready > 0 || walk->position < walk->count))
         status = walk->nready > 0 ? step_leaf(walk, &reached) : step_node(walk, &reached);
     context->grad_enabled = before;
+    context->autocast = autocast;
     walk->failed = status != LUDA_OK;
     if (status == LUDA_OK)
         *event = reached;

@@ -92,7 +92,29 @@ static void draw(luda_plan *plan)
     generator->counter += (uint64_t)luda__random_blocks(plan->op, numbers);
 }
 
-luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_plan *plan)
+/* Under autocast type rules see copies of the inputs that have the type which the row's fact asks for. */
+static luda_status plan_types(luda_plan *plan, int autocast)
+{
+    luda_tensor changed[LUDA_MAX_INPUTS], *seen[LUDA_MAX_INPUTS], *const *in = plan->in;
+    luda__autocast kind = autocast == LUDA__NO_AUTOCAST ? LUDA__AUTOCAST_NONE : luda__facts(plan->op)->autocast;
+    if (kind == LUDA__AUTOCAST_NONE || plan->nin > LUDA_MAX_INPUTS)
+        return luda__plan_types(plan);
+    for (int i = 0; i < plan->nin; i++) {
+        seen[i] = in[i];
+        if (!in[i] || luda__class_of((luda_dtype)in[i]->dtype) != LUDA__FLOAT || in[i]->dtype == LUDA_F64)
+            continue;
+        changed[i] = *in[i];
+        changed[i].dtype = (int8_t)(kind == LUDA__AUTOCAST_LOW ? autocast : LUDA_F32);
+        seen[i] = &changed[i];
+    }
+    plan->in = seen;
+    luda_status status = luda__plan_types(plan);
+    plan->in = in;
+    return status;
+}
+
+luda_status luda__plan_autocast(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, int autocast,
+                                luda_plan *plan)
 {
     if ((unsigned)op >= LUDA_OP_COUNT)
         return luda__fail(LUDA_EINVAL, "apply: there is no operator %d", (int)op);
@@ -109,10 +131,15 @@ luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_a
         luda_attrs_default(op, &plan->attrs);
     LUDA_TRY(check_inputs(plan));
     LUDA_TRY(plan_device(plan));
-    LUDA_TRY(luda__plan_types(plan));
+    LUDA_TRY(plan_types(plan, autocast));
     LUDA_TRY(luda__plan_shapes(plan));
     draw(plan);
     return LUDA_OK;
+}
+
+luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_plan *plan)
+{
+    return luda__plan_autocast(op, in, nin, attrs, LUDA__NO_AUTOCAST, plan);
 }
 
 luda_dtype luda__planned_cast(const luda_plan *plan, int input)

@@ -174,6 +174,17 @@ static bool parse_defaults(luda_op op)
     return true;
 }
 
+static bool parse_autocast(luda_op op)
+{
+    static const char *const words[] = { [LUDA__AUTOCAST_LOW] = "low", [LUDA__AUTOCAST_F32] = "f32" };
+    size_t length;
+    const char *value = find_fact(ops[op].facts, "autocast", &length);
+    for (int kind = LUDA__AUTOCAST_LOW; value && kind <= LUDA__AUTOCAST_F32; kind++)
+        if (strlen(words[kind]) == length && strncmp(words[kind], value, length) == 0)
+            op_facts[op].autocast = (luda__autocast)kind;
+    return !value || op_facts[op].autocast != LUDA__AUTOCAST_NONE;
+}
+
 static bool parse_row(luda_op op)
 {
     luda_op_info *info = &ops[op];
@@ -189,7 +200,7 @@ static bool parse_row(luda_op op)
     facts->inplace = find_fact(info->facts, "inplace", &length) != NULL;
     facts->recompute_cheap = find_fact(info->facts, "recompute", &length) != NULL;
     facts->is_view = strcmp(info->types, "VIEW") == 0;
-    return parse_defaults(op);
+    return parse_autocast(op) && parse_defaults(op);
 }
 
 /* Runs before main and before any thread; a bad row is named by luda__table_fault, which the build's check asks. */

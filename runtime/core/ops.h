@@ -9,8 +9,12 @@ typedef enum luda__dtype_class { LUDA__BOOL, LUDA__INT, LUDA__FLOAT } luda__dtyp
 luda__dtype_class luda__class_of(luda_dtype dtype);
 const char *luda__dtype_file_name(luda_dtype dtype); /* as in safetensors: "F32" */
 
+/* What floating inputs of a row become under autocast; double stays. */
+typedef enum luda__autocast { LUDA__AUTOCAST_NONE, LUDA__AUTOCAST_LOW, LUDA__AUTOCAST_F32 } luda__autocast;
+
 typedef struct luda__op_facts {
     bool random, inplace, recompute_cheap, is_view;
+    luda__autocast autocast;
 } luda__op_facts;
 
 const luda__op_facts *luda__facts(luda_op op);

@@ -31,9 +31,9 @@ static inline attention attention_plan(const luda_call *call, const luda_operand
                     .keys = k->shape[n - 2],
                     .width = q->shape[n - 1],
                     .value_width = v->shape[n - 1],
-                    .causal = a->causal,
+                    .causal = a->is_causal,
                     .scale = a->scale,
-                    .dropout = a->dropout,
+                    .dropout = a->dropout_p,
                     .seed = a->generator.seed,
                     .counter = a->generator.counter,
                     .batch = 1 };
