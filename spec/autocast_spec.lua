@@ -328,8 +328,8 @@ describe("a GPT under autocast", function()
       assert.near(wide[step], low[step], 0.05 * wide[1], "step " .. step)
     end
     assert.is_true(low[3] ~= wide[3])
-    -- two layers of four matrices, and the head, which is tied to the embedding
-    assert.equal(9, counts[1] - counts[2])
+    -- two layers of four matrices with their biases, and the head, which is tied to the embedding
+    assert.equal(17, counts[1] - counts[2])
     for step = 3, 20 do
       assert.equal(counts[2], counts[step])
     end
