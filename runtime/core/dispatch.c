@@ -243,7 +243,7 @@ static luda_dtype kernel_dtype(const luda_plan *plan, const luda_operand *ins, c
     return (luda_dtype)ins[mask_first ? 1 : 0].dtype;
 }
 
-static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, luda_tensor *const *out)
+static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, luda_tensor *const *out, bool accumulate)
 {
     const luda_device_ops *device = luda__device(plan->device);
     luda_operand few[LUDA_MAX_INPUTS], outs[LUDA_MAX_OUTPUTS], *ins = few;
@@ -258,7 +258,7 @@ static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, lud
     if (!kernel) {
         status = luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on %s", plan->info->name, luda_dtype_name(dtype), device->name);
     } else {
-        luda_call call = { ins, outs, count, plan->info->outputs, plan->op, &plan->attrs, NULL, message };
+        luda_call call = { ins, outs, count, plan->info->outputs, plan->op, &plan->attrs, accumulate, NULL, message };
         if (device->stream_current)
             call.stream = device->stream_current(plan->device.index);
         count_run(plan->op);
@@ -294,7 +294,7 @@ static luda_status run_fresh(luda_plan *plan, luda_tensor *const *in, luda_tenso
     if (plan->info->attrs == LUDA_ATTRS_cast && !luda__same_device(plan->attrs.cast.device, plan->device))
         return luda__move(in[0], plan->out[0].dtype, plan->attrs.cast.device, out);
     LUDA_TRY(new_outputs(plan, made));
-    luda_status status = run_kernel(plan, in, made);
+    luda_status status = run_kernel(plan, in, made, false);
     for (int o = 0; o < plan->info->outputs; o++)
         if (status == LUDA_OK)
             out[o] = made[o];
@@ -309,7 +309,8 @@ static bool may_write(const luda_plan *plan, const luda_tensor *in, const luda_t
     if (!in || in->storage != into->storage)
         return true;
     return broadcasts(plan) && in->offset == into->offset && in->dtype == into->dtype && in->ndim == into->ndim &&
-           memcmp(in->shape, into->shape, (size_t)into->ndim * sizeof *into->shape) == 0 && in->contiguous;
+           memcmp(in->shape, into->shape, (size_t)into->ndim * sizeof *into->shape) == 0 &&
+           memcmp(in->stride, into->stride, (size_t)into->ndim * sizeof *into->stride) == 0;
 }
 
 static luda_status check_into(const luda_plan *plan, const luda_tensor *into)
@@ -332,13 +333,13 @@ static luda_status check_into(const luda_plan *plan, const luda_tensor *into)
 static luda_status run_into(luda_plan *plan, luda_tensor *const *in, luda_tensor *into)
 {
     LUDA_TRY(check_into(plan, into));
-    bool direct = into->contiguous && plan->out[0].dtype == (luda_dtype)into->dtype && plan->info->outputs == 1 &&
+    bool direct = (into->contiguous || broadcasts(plan)) && plan->out[0].dtype == (luda_dtype)into->dtype && plan->info->outputs == 1 &&
                   !plan->is_view && luda__same_device(plan->device, into->storage->device) &&
                   plan->info->attrs != LUDA_ATTRS_cast;
     for (int i = 0; direct && i < plan->nin; i++)
         direct = may_write(plan, in[i], into);
     if (direct) {
-        LUDA_TRY(run_kernel(plan, in, &into));
+        LUDA_TRY(run_kernel(plan, in, &into, false));
     } else {
         luda_tensor *made[LUDA_MAX_OUTPUTS];
         LUDA_TRY(run_fresh(plan, in, made));
@@ -357,6 +358,16 @@ luda_status luda__run(luda_plan *plan, luda_tensor *const *in, luda_tensor *into
         return run_fresh(plan, in, out);
     LUDA_TRY(run_into(plan, in, into));
     out[0] = luda__retain(into);
+    return LUDA_OK;
+}
+
+luda_status luda__accumulate(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into)
+{
+    luda_plan plan;
+    LUDA_TRY(luda__plan(op, in, nin, attrs, &plan));
+    LUDA_TRY(check_into(&plan, into));
+    LUDA_TRY(run_kernel(&plan, in, &into, true));
+    luda__bump(into);
     return LUDA_OK;
 }
 

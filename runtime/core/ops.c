@@ -110,7 +110,7 @@ static void set_number(luda_attrs *attrs, const luda_field_info *field, double v
 /* --- Facts: key=value separated by ';' --- */
 
 static const char *const fact_keys[] = {
-    "attrs", "optional", "inplace", "hidden", "base", "random", "autocast", "recompute", "unfused", "symbol", "doc",
+    "attrs", "optional", "inplace", "hidden", "base", "random", "accumulate", "autocast", "recompute", "unfused", "symbol", "doc",
 };
 
 /* The first character of a fact's value ("" for a bare key), or NULL; *length up to the ';'. */
@@ -197,6 +197,7 @@ static bool parse_row(luda_op op)
     value = find_fact(info->facts, "hidden", &length);
     info->hidden = value ? atoi(value) : 0;
     facts->random = find_fact(info->facts, "random", &length) != NULL;
+    facts->accumulate = find_fact(info->facts, "accumulate", &length) != NULL;
     facts->inplace = find_fact(info->facts, "inplace", &length) != NULL;
     facts->recompute_cheap = find_fact(info->facts, "recompute", &length) != NULL;
     facts->is_view = strcmp(info->types, "VIEW") == 0;
