@@ -225,6 +225,16 @@ static luda_status types_NORM_BACKWARD(luda_plan *plan)
     return LUDA_OK;
 }
 
+/* input, weight, bias */
+static luda_status types_CONV(luda_plan *plan)
+{
+    LUDA_TRY(need_float(plan));
+    plan->cast[0] = plan->cast[1] = plan->out[0].dtype =
+        luda__promote((luda_dtype)plan->in[0]->dtype, (luda_dtype)plan->in[1]->dtype);
+    keep_affine(plan, 2);
+    return LUDA_OK;
+}
+
 static luda_status types_LOSS(luda_plan *plan)
 {
     luda_dtype dtype = (luda_dtype)plan->in[0]->dtype;

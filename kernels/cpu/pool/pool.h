@@ -7,6 +7,7 @@
 typedef enum scratch_use {
     SCRATCH_SLAB, /* what luda__scratch returns: the slab that runs */
     SCRATCH_GEMM, /* packed panels inside a matrix product */
+    SCRATCH_LIBRARY, /* layouts and work space of a library's primitive */
     SCRATCH_COUNT
 } scratch_use;
 
