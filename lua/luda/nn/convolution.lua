@@ -24,8 +24,10 @@ end
 
 --- Convolution of images [N, inputs, H, W]. The weight is [outputs, inputs / groups, KH, KW]; weight and bias start uniform
 -- within 1 / sqrt(inputs / groups * KH * KW).
+---@alias luda.Pair integer|integer[] height and width, or a number for both
+---@class luda.Conv2dOptions: {stride: luda.Pair, padding: luda.Pair, dilation: luda.Pair, groups: integer, bias: boolean}
 ---@class luda.nn.Conv2d: luda.nn.Module
----@overload fun(inputs: integer, outputs: integer, kernel: integer|integer[], options: {stride: integer|integer[], padding: integer|integer[], dilation: integer|integer[], groups: integer, bias: boolean}?): luda.nn.Conv2d
+---@overload fun(inputs: integer, outputs: integer, kernel: luda.Pair, options: luda.Conv2dOptions?): luda.nn.Conv2d
 local Conv2d = modules.module("Conv2d")
 M.Conv2d = Conv2d
 
@@ -56,8 +58,9 @@ function Conv2d:forward(x)
 end
 
 --- The largest element of each window; a window goes on by `stride`, its own size unless given.
+---@class luda.MaxPool2dOptions: {stride: luda.Pair, padding: luda.Pair, dilation: luda.Pair, ceil_mode: boolean}
 ---@class luda.nn.MaxPool2d: luda.nn.Module
----@overload fun(kernel: integer|integer[], options: {stride: integer|integer[], padding: integer|integer[], dilation: integer|integer[], ceil_mode: boolean}?): luda.nn.MaxPool2d
+---@overload fun(kernel: luda.Pair, options: luda.MaxPool2dOptions?): luda.nn.MaxPool2d
 local MaxPool2d = modules.module("MaxPool2d")
 M.MaxPool2d = MaxPool2d
 
@@ -71,8 +74,9 @@ function MaxPool2d:forward(x)
 end
 
 --- The mean of each window; count_include_pad counts the padding.
+---@class luda.AvgPool2dOptions: {stride: luda.Pair, padding: luda.Pair, ceil_mode: boolean, count_include_pad: boolean}
 ---@class luda.nn.AvgPool2d: luda.nn.Module
----@overload fun(kernel: integer|integer[], options: {stride: integer|integer[], padding: integer|integer[], ceil_mode: boolean, count_include_pad: boolean}?): luda.nn.AvgPool2d
+---@overload fun(kernel: luda.Pair, options: luda.AvgPool2dOptions?): luda.nn.AvgPool2d
 local AvgPool2d = modules.module("AvgPool2d")
 M.AvgPool2d = AvgPool2d
 
