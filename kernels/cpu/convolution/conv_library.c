@@ -8,19 +8,20 @@
 #ifdef LUDA_ONEDNN
 #include "kernels/cpu/matrix/onednn.h"
 
-#include <pthread.h>
+enum { X, W, Y, OPERANDS, FEW_CHANNELS = 8 };
 
-enum { X, W, Y, OPERANDS };
-enum { KEPT = 128, FEW_CHANNELS = 8 };
+/* Places in an entry: the layouts PLAIN + operand and INNER + operand, the reorders REORDER + operand (NULL: none needed). */
+enum { PLAIN = 0, INNER = OPERANDS, BIAS = 2 * OPERANDS, SCRATCHPAD, REORDER = 1 };
 
-/* The primitive of one slab, and the reorders to and from plain layouts (NULL: none needed). */
-typedef struct entry {
-    int64_t key[17];
-    dnnl_primitive_t convolution, reorder[OPERANDS]; /* convolution NULL: refused */
-    dnnl_memory_desc_t plain[OPERANDS], inner[OPERANDS], bias, scratchpad;
-    int users;
-    uint64_t last_use;
-} entry;
+typedef onednn_entry entry;
+
+/* What an entry is made for. */
+typedef struct request {
+    const conv *c;
+    conv_pass pass;
+    int64_t images;
+    int with_bias;
+} request;
 
 struct conv_library {
     const onednn *dnn;
@@ -33,13 +34,6 @@ struct conv_library {
     } part[2]; /* a whole slab, and the last one */
 };
 
-static struct {
-    pthread_mutex_t lock;
-    entry *entries[KEPT];
-    int count;
-    uint64_t uses;
-} cache = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
 static int result_of(conv_pass pass)
 {
     return pass == CONV_FORWARD ? Y : pass == CONV_INPUT ? X : W;
@@ -47,28 +41,31 @@ static int result_of(conv_pass pass)
 
 /* --- Making an entry --- */
 
-static int describe(const onednn *dnn, const conv *c, int64_t images, entry *e, dnnl_memory_desc_t *wanted, int any)
+static int describe(const onednn *dnn, const request *r, entry *e, dnnl_memory_desc_t *wanted, int any)
 {
+    const conv *c = r->c;
+
     int64_t o = c->groups * c->outputs, i = c->groups * c->channels, kh = c->kernel.height, kw = c->kernel.width;
-    dnnl_dims_t x = { images, i, c->height, c->width }, y = { images, o, c->rows, c->columns }, bias = { o };
+    dnnl_dims_t x = { r->images, i, c->height, c->width }, y = { r->images, o, c->rows, c->columns }, bias = { o };
     dnnl_dims_t w = { c->outputs, c->channels, kh, kw }, grouped = { c->groups, c->outputs, c->channels, kh, kw };
     int dims = c->groups > 1 ? 5 : 4;
     const int64_t *kernel = c->groups > 1 ? grouped : w;
     dnnl_format_tag_t images_as = any ? dnnl_format_tag_any : dnnl_nhwc;
-    dnnl_memory_desc_t *plain = e->plain;
+    dnnl_memory_desc_t *plain = &e->layout[PLAIN];
     return !dnn->dnnl_memory_desc_init_by_tag(&plain[X], 4, x, dnnl_f32, dnnl_nchw) &&
            !dnn->dnnl_memory_desc_init_by_tag(&plain[Y], 4, y, dnnl_f32, dnnl_nchw) &&
            !dnn->dnnl_memory_desc_init_by_tag(&plain[W], dims, kernel, dnnl_f32, dims == 5 ? dnnl_goihw : dnnl_oihw) &&
-           !dnn->dnnl_memory_desc_init_by_tag(&e->bias, 1, bias, dnnl_f32, dnnl_a) &&
+           !dnn->dnnl_memory_desc_init_by_tag(&e->layout[BIAS], 1, bias, dnnl_f32, dnnl_a) &&
            !dnn->dnnl_memory_desc_init_by_tag(&wanted[X], 4, x, dnnl_f32, images_as) &&
            !dnn->dnnl_memory_desc_init_by_tag(&wanted[Y], 4, y, dnnl_f32, images_as) &&
            !dnn->dnnl_memory_desc_init_by_tag(&wanted[W], dims, kernel, dnnl_f32, dnnl_format_tag_any);
 }
 
 /* The primitive's description; gradients are described beside the forward pass. */
-static int describe_pass(const onednn *dnn, const conv *c, conv_pass pass, int with_bias, const entry *e,
-                         const dnnl_memory_desc_t *m, dnnl_primitive_desc_t *out)
+static int describe_pass(const onednn *dnn, const request *r, const entry *e, const dnnl_memory_desc_t *m,
+                         dnnl_primitive_desc_t *out)
 {
+    const conv *c = r->c;
     dnnl_dims_t stride = { c->stride.height, c->stride.width }, padding = { c->padding.height, c->padding.width };
     dnnl_dims_t dilation = { c->dilation.height - 1, c->dilation.width - 1 };
     dnnl_convolution_desc_t d;
@@ -78,12 +75,12 @@ static int describe_pass(const onednn *dnn, const conv *c, conv_pass pass, int w
         return 0;
     int made = !dnn->dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) &&
                !dnn->dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, &m[X], &m[W],
-                                                                with_bias ? &e->bias : NULL, &m[Y], stride, dilation, padding,
+                                                                r->with_bias ? &e->layout[BIAS] : NULL, &m[Y], stride, dilation, padding,
                                                                 padding) &&
                !dnn->dnnl_primitive_desc_create(&forward, &d, attr, dnn->engine, NULL);
     *out = forward;
-    if (made && pass != CONV_FORWARD) {
-        made = !(pass == CONV_INPUT ? dnn->dnnl_dilated_convolution_backward_data_desc_init(
+    if (made && r->pass != CONV_FORWARD) {
+        made = !(r->pass == CONV_INPUT ? dnn->dnnl_dilated_convolution_backward_data_desc_init(
                                           &d, dnnl_convolution_direct, &m[X], &m[W], &m[Y], stride, dilation, padding, padding)
                                     : dnn->dnnl_dilated_convolution_backward_weights_desc_init(
                                           &d, dnnl_convolution_direct, &m[X], &m[W], NULL, &m[Y], stride, dilation, padding,
@@ -117,30 +114,33 @@ static int take_layouts(const onednn *dnn, conv_pass pass, const_dnnl_primitive_
     const dnnl_memory_desc_t *scratchpad = dnn->dnnl_primitive_desc_query_md(d, dnnl_query_scratchpad_md, 0);
     int made = scratchpad != NULL;
     if (made)
-        e->scratchpad = *scratchpad;
+        e->layout[SCRATCHPAD] = *scratchpad;
     for (int o = 0; made && o < OPERANDS; o++) {
         const dnnl_memory_desc_t *inner = dnn->dnnl_primitive_desc_query_md(d, layout[pass][o], 0);
         int back = o == result_of(pass);
         made = inner != NULL;
         if (made) {
-            e->inner[o] = *inner;
-            made = make_reorder(dnn, back ? inner : &e->plain[o], back ? &e->plain[o] : inner, &e->reorder[o]);
+            const dnnl_memory_desc_t *plain = &e->layout[PLAIN + o];
+            e->layout[INNER + o] = *inner;
+            made = make_reorder(dnn, back ? inner : plain, back ? plain : inner, &e->primitive[REORDER + o]);
         }
     }
     return made;
 }
 
-/* Leaves the convolution NULL where the library has nothing fast. */
-static void make_entry(const onednn *dnn, const conv *c, conv_pass pass, int64_t images, int with_bias, entry *e)
+/* Channels-last where the library has something fast for it, else as it likes. */
+static void make_entry(const onednn *dnn, onednn_entry *e, const void *arg)
 {
-    for (int any = 0; any < 2 && !e->convolution; any++) {
+    const request *r = arg;
+    int few = r->pass == CONV_FORWARD && r->c->groups == 1 && r->c->channels < FEW_CHANNELS;
+    for (int any = few; any < 2; any++) {
         dnnl_memory_desc_t wanted[OPERANDS];
         dnnl_primitive_desc_t d = NULL;
-        if (!describe(dnn, c, images, e, wanted, any))
+        if (!describe(dnn, r, e, wanted, any))
             return;
-        int fast = describe_pass(dnn, c, pass, with_bias, e, wanted, &d) && luda__onednn_is_fast(dnn, d);
-        if (fast && take_layouts(dnn, pass, d, e) && dnn->dnnl_primitive_create(&e->convolution, d) != dnnl_success)
-            e->convolution = NULL;
+        int fast = describe_pass(dnn, r, e, wanted, &d) && !luda__onednn_is_reference(dnn, d) && !luda__onednn_is_product(dnn, d);
+        if (fast && take_layouts(dnn, r->pass, d, e) && dnn->dnnl_primitive_create(&e->primitive[0], d) != dnnl_success)
+            e->primitive[0] = NULL;
         if (d)
             dnn->dnnl_primitive_desc_destroy(d);
         if (fast)
@@ -148,76 +148,13 @@ static void make_entry(const onednn *dnn, const conv *c, conv_pass pass, int64_t
     }
 }
 
-static void free_entry(const onednn *dnn, entry *e)
-{
-    for (int o = 0; o < OPERANDS; o++)
-        if (e->reorder[o])
-            dnn->dnnl_primitive_destroy(e->reorder[o]);
-    if (e->convolution)
-        dnn->dnnl_primitive_destroy(e->convolution);
-    free(e);
-}
-
-/* --- The cache --- */
-
-/* Makes room: the entry that was not used for longest goes. */
-static int free_place(const onednn *dnn)
-{
-    int oldest = -1;
-    if (cache.count < KEPT)
-        return cache.count++;
-    for (int i = 0; i < KEPT; i++)
-        if (cache.entries[i]->users == 0 && (oldest < 0 || cache.entries[i]->last_use < cache.entries[oldest]->last_use))
-            oldest = i;
-    if (oldest >= 0)
-        free_entry(dnn, cache.entries[oldest]);
-    return oldest;
-}
-
-static entry *find_entry(const int64_t *key)
-{
-    for (int i = 0; i < cache.count; i++)
-        if (memcmp(cache.entries[i]->key, key, sizeof cache.entries[i]->key) == 0)
-            return cache.entries[i];
-    return NULL;
-}
-
-/* NULL: refused, or no memory. */
 static entry *take_entry(const onednn *dnn, const conv *c, conv_pass pass, int64_t images)
 {
-    int with_bias = pass == CONV_FORWARD && c->bias;
-    int64_t key[17] = { pass, with_bias, images, c->groups, c->channels, c->outputs, c->height, c->width, c->kernel.height,
-                        c->kernel.width, c->stride.height, c->stride.width, c->padding.height, c->padding.width,
-                        c->dilation.height, c->dilation.width };
-    pthread_mutex_lock(&cache.lock);
-    entry *e = find_entry(key);
-    if (!e) {
-        e = calloc(1, sizeof *e);
-        int place = e ? free_place(dnn) : -1;
-        if (place >= 0) {
-            memcpy(e->key, key, sizeof key);
-            make_entry(dnn, c, pass, images, with_bias, e);
-            cache.entries[place] = e;
-        } else {
-            free(e);
-            e = NULL;
-        }
-    }
-    if (e) {
-        e->last_use = ++cache.uses;
-        e = e->convolution ? e : NULL;
-    }
-    if (e)
-        e->users++;
-    pthread_mutex_unlock(&cache.lock);
-    return e;
-}
-
-static void give_back(entry *e)
-{
-    pthread_mutex_lock(&cache.lock);
-    e->users--;
-    pthread_mutex_unlock(&cache.lock);
+    request r = { c, pass, images, pass == CONV_FORWARD && c->bias };
+    int64_t key[ONEDNN_KEY] = { ONEDNN_CONV + (int)pass, r.with_bias, images, c->groups, c->channels, c->outputs, c->height,
+                                c->width, c->kernel.height, c->kernel.width, c->stride.height, c->stride.width,
+                                c->padding.height, c->padding.width, c->dilation.height, c->dilation.width };
+    return luda__onednn_take(dnn, key, make_entry, &r);
 }
 
 /* --- Running --- */
@@ -229,9 +166,9 @@ static size_t room(const onednn *dnn, const dnnl_memory_desc_t *d)
 
 static int reorder(const onednn *dnn, const entry *e, int operand, int back, void *plain, void *inner)
 {
-    const dnnl_memory_desc_t *descriptions[] = { &e->plain[operand], &e->inner[operand] };
-    return luda__onednn_run(dnn, e->reorder[operand], 2,
-                            back ? (int[]){ DNNL_ARG_TO, DNNL_ARG_FROM } : (int[]){ DNNL_ARG_FROM, DNNL_ARG_TO }, descriptions,
+    const dnnl_memory_desc_t *layouts[] = { &e->layout[PLAIN + operand], &e->layout[INNER + operand] };
+    return luda__onednn_run(dnn, e->primitive[REORDER + operand], 2,
+                            back ? (int[]){ DNNL_ARG_TO, DNNL_ARG_FROM } : (int[]){ DNNL_ARG_FROM, DNNL_ARG_TO }, layouts,
                             (void *[]){ plain, inner });
 }
 
@@ -244,26 +181,26 @@ int luda__conv_library_run(const conv_library *l, int64_t images, float *x, floa
     int part = images != l->part[0].images, result = result_of(l->pass), done = 1;
     const entry *e = l->part[part].entry;
     float *plain[OPERANDS] = { x, w, y }, *inner[OPERANDS];
-    size_t bytes = room(dnn, &e->scratchpad);
+    size_t bytes = room(dnn, &e->layout[SCRATCHPAD]);
     for (int o = 0; o < OPERANDS; o++)
-        bytes += e->reorder[o] ? room(dnn, &e->inner[o]) : 0;
+        bytes += e->primitive[REORDER + o] ? room(dnn, &e->layout[INNER + o]) : 0;
     char *memory = luda__scratch_for(SCRATCH_LIBRARY, larger((int64_t)bytes, 1));
     if (!memory)
         return 0;
     void *scratchpad = memory;
-    memory += room(dnn, &e->scratchpad);
+    memory += room(dnn, &e->layout[SCRATCHPAD]);
     for (int o = 0; o < OPERANDS; o++) {
         int ready = o == W && l->pass != CONV_WEIGHT;
-        inner[o] = ready ? l->part[part].weight : e->reorder[o] ? (float *)memory : plain[o];
-        memory += e->reorder[o] && !ready ? room(dnn, &e->inner[o]) : 0;
-        if (e->reorder[o] && !ready && o != result)
+        inner[o] = ready ? l->part[part].weight : e->primitive[REORDER + o] ? (float *)memory : plain[o];
+        memory += e->primitive[REORDER + o] && !ready ? room(dnn, &e->layout[INNER + o]) : 0;
+        if (e->primitive[REORDER + o] && !ready && o != result)
             done = done && reorder(dnn, e, o, 0, plain[o], inner[o]);
     }
     int list[] = { names[l->pass][X], names[l->pass][W], names[l->pass][Y], DNNL_ARG_SCRATCHPAD, DNNL_ARG_BIAS };
-    const dnnl_memory_desc_t *descriptions[] = { &e->inner[X], &e->inner[W], &e->inner[Y], &e->scratchpad, &e->bias };
+    const dnnl_memory_desc_t *layouts[] = { &e->layout[INNER + X], &e->layout[INNER + W], &e->layout[INNER + Y], &e->layout[SCRATCHPAD], &e->layout[BIAS] };
     void *data[] = { inner[X], inner[W], inner[Y], scratchpad, (void *)bias };
-    done = done && luda__onednn_run(dnn, e->convolution, bias ? 5 : 4, list, descriptions, data);
-    return done && (!e->reorder[result] || reorder(dnn, e, result, 1, plain[result], inner[result]));
+    done = done && luda__onednn_run(dnn, e->primitive[0], bias ? 5 : 4, list, layouts, data);
+    return done && (!e->primitive[REORDER + result] || reorder(dnn, e, result, 1, plain[result], inner[result]));
 }
 
 /* --- A call --- */
@@ -276,9 +213,9 @@ static int prepare(conv_library *l, const conv *c, int part, int64_t images)
     if (!e || l->pass == CONV_WEIGHT)
         return e != NULL;
     l->part[part].weight = (float *)c->weight;
-    if (!e->reorder[W])
+    if (!e->primitive[REORDER + W])
         return 1;
-    l->part[part].weight = l->part[part].memory = aligned_alloc(64, room(l->dnn, &e->inner[W]));
+    l->part[part].weight = l->part[part].memory = aligned_alloc(64, room(l->dnn, &e->layout[INNER + W]));
     return l->part[part].memory && reorder(l->dnn, e, W, 0, (float *)c->weight, l->part[part].weight);
 }
 
@@ -306,7 +243,7 @@ void luda__conv_library_close(conv_library *l)
 {
     for (int i = 0; l && i < 2; i++) {
         if (l->part[i].entry)
-            give_back(l->part[i].entry);
+            luda__onednn_give_back(l->part[i].entry);
         free(l->part[i].memory);
     }
     free(l);

@@ -1,6 +1,6 @@
 /*
  * oneDNN (float) and OpenBLAS (double, and float where there is no oneDNN), opened when the first product is computed.
- * Both run on the calling thread alone. LUDA_GEMM=onednn|openblas|builtin asks for one of them only.
+ * Both run on the calling thread alone. LUDA_GEMM=onednn|onednn_bf16|openblas|builtin asks for one of them only.
  */
 #include "gemm.h"
 
@@ -82,7 +82,7 @@ static void open_library(void)
 {
     const char *wanted = getenv("LUDA_GEMM");
     int any = !wanted || !*wanted;
-    if (any || strcmp(wanted, "onednn") == 0)
+    if (any || strncmp(wanted, "onednn", 6) == 0)
         open_onednn();
     if (any || strcmp(wanted, "openblas") == 0)
         open_openblas();

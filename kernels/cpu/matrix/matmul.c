@@ -3,6 +3,7 @@
  * and halves, go through packed panels. Halves are multiplied and summed in float and rounded once.
  */
 #include "matmul.h"
+#include "gemm_bf16.h"
 
 enum { MOST_N = 1 << 30, PANEL_N = 512, PANEL_K = 1024, TINY_WORK = 4096, TINY_N = 64 };
 

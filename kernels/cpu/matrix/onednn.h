@@ -8,6 +8,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define ONEDNN_FUNCTIONS(FUNCTION)                                                                                     \
     FUNCTION(dnnl_version)                                                                                             \
@@ -49,11 +50,30 @@ typedef struct onednn {
  */
 const onednn *luda__onednn(void);
 
-/* An implementation made for this processor, not the library's reference or its detour over a matrix product. */
-int luda__onednn_is_fast(const onednn *dnn, const_dnnl_primitive_desc_t description);
+/* Whether the library has nothing better than its reference, and whether it computes by way of a matrix product. */
+int luda__onednn_is_reference(const onednn *dnn, const_dnnl_primitive_desc_t description);
+int luda__onednn_is_product(const onednn *dnn, const_dnnl_primitive_desc_t description);
 
 /* Runs a primitive on this thread; 0 after a failure. */
 int luda__onednn_run(const onednn *dnn, const_dnnl_primitive_t primitive, int count, const int *arguments,
-                     const dnnl_memory_desc_t *const *descriptions, void *const *data);
+                     const dnnl_memory_desc_t *const *layouts, void *const *data);
+
+/* --- Primitives are kept by what they were made for, as making one takes a fraction of a millisecond --- */
+
+enum { ONEDNN_KEY = 17, ONEDNN_PRIMITIVES = 4, ONEDNN_LAYOUTS = 8 };
+enum { ONEDNN_CONV, ONEDNN_MATMUL = 3 }; /* key[0]; a convolution adds its pass */
+
+typedef struct onednn_entry {
+    int64_t key[ONEDNN_KEY];
+    dnnl_primitive_t primitive[ONEDNN_PRIMITIVES]; /* the first is NULL where the library refused */
+    dnnl_memory_desc_t layout[ONEDNN_LAYOUTS];
+    int users;
+    uint64_t last_use;
+} onednn_entry;
+
+/* The entry of a key, filled by `make` where it is new; NULL: refused, or no memory. It stays until it is given back. */
+onednn_entry *luda__onednn_take(const onednn *dnn, const int64_t *key,
+                                void (*make)(const onednn *dnn, onednn_entry *entry, const void *arg), const void *arg);
+void luda__onednn_give_back(onednn_entry *entry);
 
 #endif
