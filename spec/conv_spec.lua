@@ -164,6 +164,18 @@ describe("conv2d", function()
     assert.same({ { { { 1 } }, { { 2 } }, { { 3 } } } }, y:totable())
   end)
 
+  it("has each gradient alone, also of the second order", function()
+    local plain = { luda.randn(2, 2, 5, 4):to("f64"), luda.randn(3, 2, 2, 2):to("f64"), luda.randn(3):to("f64") }
+    for tracked = 1, 3 do
+      local inputs = { unpack(plain) }
+      inputs[tracked] = plain[tracked]:clone():requires_grad_()
+      luda.autograd.gradcheck(function(t)
+        inputs[tracked] = t
+        return luda.conv2d(inputs[1], inputs[2], inputs[3]):square()
+      end, { inputs[tracked] }, { second = true, eps = 1e-5, atol = 2e-5 })
+    end
+  end)
+
   it("says with numbers what does not fit", function()
     local x = luda.zeros(1, 4, 5, 5)
     assert.raises("shape", "a kernel of 6 x 2 %(dilation 1 x 1%) is larger than the image of 5 x 5 with its padding of 0 x 0",

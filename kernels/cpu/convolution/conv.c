@@ -7,7 +7,7 @@
 #include "conv_library.h"
 #include "kernels/cpu/scalar.h"
 
-enum { TILE_ELEMENTS = 1 << 16, MOST_SLABS = 64, MOST_PARTIALS = 16 };
+enum { TILE_ELEMENTS = 1 << 16, MOST_SLABS = 64, MOST_PARTIALS = 16, PARTIAL_ELEMENTS = 1 << 24 };
 
 /* The result's rows of a tile. */
 static int64_t tile_rows(const conv *c)
