@@ -35,6 +35,7 @@ static int64_t windows(int64_t n, int64_t kernel, int64_t stride, int64_t paddin
 
 static luda_status slide(const luda_plan *plan, const sliding *s, int64_t height, int64_t width, int64_t *rows, int64_t *columns)
 {
+    LUDA_TRY(check_range(plan, "image", (luda_pair){ height, width }, 0));
     LUDA_TRY(check_range(plan, "kernel", s->kernel, 1));
     LUDA_TRY(check_range(plan, "stride", s->stride, 1));
     LUDA_TRY(check_range(plan, "padding", s->padding, 0));

@@ -2,9 +2,9 @@
 #include "kernels/cpu/index/positions.h"
 #include "kernels/cpu/kernel.h"
 
-/* The elements of a window that lie inside along one dimension: the first, and how many, a dilation apart. */
+/* The elements of a window that lie inside along one dimension: the first, and how many, a dilation apart. Shapes were checked: 32 bits suffice, and vectorise. */
 typedef struct reach {
-    int64_t first, count;
+    int32_t first, count;
 } reach;
 
 typedef struct pooling {
@@ -12,7 +12,7 @@ typedef struct pooling {
     luda_pair kernel, stride, padding, dilation;
     int64_t height, width, rows, columns, base;
     int count_padding;
-    const reach *across; /* of each column of the result */
+    const int32_t *first, *count; /* of each column of the result: its reach */
     int64_t planes, per_slab;
     atomic_int failed;
 } pooling;
@@ -32,7 +32,8 @@ static reach reach_of(int64_t window, int64_t n, int64_t kernel, int64_t stride,
 {
     int64_t start = window * stride - padding, skip = start < 0 ? ceil_div(-start, dilation) : 0;
     int64_t first = start + skip * dilation;
-    return (reach){ first, first < n ? smaller(kernel - skip, ceil_div(n - first, dilation)) : 0 };
+    int64_t count = first < n ? smaller(kernel - skip, ceil_div(n - first, dilation)) : 0;
+    return (reach){ (int32_t)first, (int32_t)count };
 }
 
 /* Elements of a window that a mean counts along one dimension: with the padding, whose end the window may pass. */
@@ -59,10 +60,14 @@ static luda_status run_planes(const luda_call *call, pooling *p, void (*slab)(vo
     plan_planes(p);
     if (p->planes == 0)
         return LUDA_OK;
-    reach *across = malloc((size_t)p->columns * sizeof *across);
-    for (int64_t c = 0; across && c < p->columns; c++)
-        across[c] = reach_of(c, p->width, p->kernel.width, p->stride.width, p->padding.width, p->dilation.width);
-    p->across = across;
+    int32_t *across = malloc(2 * (size_t)p->columns * sizeof *across);
+    for (int64_t c = 0; across && c < p->columns; c++) {
+        reach r = reach_of(c, p->width, p->kernel.width, p->stride.width, p->padding.width, p->dilation.width);
+        across[c] = r.first;
+        across[p->columns + c] = r.count;
+    }
+    p->first = across;
+    p->count = across + p->columns;
     p->failed = !across;
     if (across)
         luda__parallel(ceil_div(p->planes, p->per_slab), slab, p);
@@ -70,8 +75,8 @@ static luda_status run_planes(const luda_call *call, pooling *p, void (*slab)(vo
     return p->failed ? fail_memory(call, (size_t)(p->height * p->width) * size) : LUDA_OK;
 }
 
-/* NaN beats all but NaN; for integers the test vanishes. */
-#define BEATS(a, b) ((a) > (b) || ((a) != (a) && (b) == (b)))
+/* NaN beats all but NaN; for integers the test vanishes. Without branches, which no processor could foresee. */
+#define BEATS(a, b) (((a) > (b)) | (((a) != (a)) & ((b) == (b))))
 #define EACH "kernels/cpu/convolution/pooling_max.inc"
 #include "kernels/cpu/each.h"
 
