@@ -45,8 +45,8 @@ static luda_status slide(const luda_plan *plan, const sliding *s, int64_t height
     if (*rows > 0 && *columns > 0)
         return LUDA_OK;
     return luda__fail(LUDA_ESHAPE,
-                      "%s: a kernel of %lld x %lld (dilation %lld x %lld) is larger than the image of %lld x %lld with its padding of "
-                      "%lld x %lld",
+                      "%s: a kernel of %lld x %lld (dilation %lld x %lld) is larger than the image of %lld x %lld with its "
+                      "padding of %lld x %lld",
                       plan->info->name, (long long)s->kernel.height, (long long)s->kernel.width, (long long)s->dilation.height,
                       (long long)s->dilation.width, (long long)height, (long long)width, (long long)s->padding.height,
                       (long long)s->padding.width);
@@ -58,8 +58,8 @@ static luda_status need_images(const luda_plan *plan, int input)
     const luda_tensor *x = plan->in[input];
     if (x->ndim == 4)
         return LUDA_OK;
-    return luda__fail(LUDA_ESHAPE, "%s: images [N, C, H, W] are needed, the shape is %s; add dimensions with unsqueeze", plan->info->name,
-                      luda__shape_text(x->ndim, x->shape, text, sizeof text));
+    return luda__fail(LUDA_ESHAPE, "%s: images [N, C, H, W] are needed, the shape is %s; add dimensions with unsqueeze",
+                      plan->info->name, luda__shape_text(x->ndim, x->shape, text, sizeof text));
 }
 
 /* The gradient of a row that made rows x columns windows from images of `size`. */

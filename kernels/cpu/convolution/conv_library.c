@@ -68,23 +68,23 @@ static int describe_pass(const onednn *dnn, const request *r, const entry *e, co
     const conv *c = r->c;
     dnnl_dims_t stride = { c->stride.height, c->stride.width }, padding = { c->padding.height, c->padding.width };
     dnnl_dims_t dilation = { c->dilation.height - 1, c->dilation.width - 1 };
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     dnnl_convolution_desc_t d;
     dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t forward = NULL;
     if (dnn->dnnl_primitive_attr_create(&attr) != dnnl_success)
         return 0;
     int made = !dnn->dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) &&
-               !dnn->dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, &m[X], &m[W],
+               !dnn->dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, direct, &m[X], &m[W],
                                                                 r->with_bias ? &e->layout[BIAS] : NULL, &m[Y], stride, dilation, padding,
                                                                 padding) &&
                !dnn->dnnl_primitive_desc_create(&forward, &d, attr, dnn->engine, NULL);
     *out = forward;
     if (made && r->pass != CONV_FORWARD) {
         made = !(r->pass == CONV_INPUT ? dnn->dnnl_dilated_convolution_backward_data_desc_init(
-                                          &d, dnnl_convolution_direct, &m[X], &m[W], &m[Y], stride, dilation, padding, padding)
+                                          &d, direct, &m[X], &m[W], &m[Y], stride, dilation, padding, padding)
                                     : dnn->dnnl_dilated_convolution_backward_weights_desc_init(
-                                          &d, dnnl_convolution_direct, &m[X], &m[W], NULL, &m[Y], stride, dilation, padding,
-                                          padding)) &&
+                                          &d, direct, &m[X], &m[W], NULL, &m[Y], stride, dilation, padding, padding)) &&
                !dnn->dnnl_primitive_desc_create(out, &d, attr, dnn->engine, forward);
         dnn->dnnl_primitive_desc_destroy(forward);
     }
@@ -197,7 +197,8 @@ int luda__conv_library_run(const conv_library *l, int64_t images, float *x, floa
             done = done && reorder(dnn, e, o, 0, plain[o], inner[o]);
     }
     int list[] = { names[l->pass][X], names[l->pass][W], names[l->pass][Y], DNNL_ARG_SCRATCHPAD, DNNL_ARG_BIAS };
-    const dnnl_memory_desc_t *layouts[] = { &e->layout[INNER + X], &e->layout[INNER + W], &e->layout[INNER + Y], &e->layout[SCRATCHPAD], &e->layout[BIAS] };
+    const dnnl_memory_desc_t *layouts[] = { &e->layout[INNER + X], &e->layout[INNER + W], &e->layout[INNER + Y],
+                                            &e->layout[SCRATCHPAD], &e->layout[BIAS] };
     void *data[] = { inner[X], inner[W], inner[Y], scratchpad, (void *)bias };
     done = done && luda__onednn_run(dnn, e->primitive[0], bias ? 5 : 4, list, layouts, data);
     return done && (!e->primitive[REORDER + result] || reorder(dnn, e, result, 1, plain[result], inner[result]));

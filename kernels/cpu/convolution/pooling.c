@@ -2,7 +2,10 @@
 #include "kernels/cpu/index/positions.h"
 #include "kernels/cpu/kernel.h"
 
-/* The elements of a window that lie inside along one dimension: the first, and how many, a dilation apart. Shapes were checked: 32 bits suffice, and vectorise. */
+/*
+ * The elements of a window that lie inside along one dimension: the first, and how many, a dilation apart. Shapes were
+ * checked: 32 bits suffice, and vectorise.
+ */
 typedef struct reach {
     int32_t first, count;
 } reach;
