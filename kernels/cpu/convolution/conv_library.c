@@ -79,7 +79,7 @@ static int describe_pass(const onednn *dnn, const request *r, const entry *e, co
                                                                 r->with_bias ? &e->layout[BIAS] : NULL, &m[Y], stride, dilation, padding,
                                                                 padding) &&
                !dnn->dnnl_primitive_desc_create(&forward, &d, attr, dnn->engine, NULL);
-    *out = forward;
+    *out = r->pass == CONV_FORWARD ? forward : NULL;
     if (made && r->pass != CONV_FORWARD) {
         made = !(r->pass == CONV_INPUT ? dnn->dnnl_dilated_convolution_backward_data_desc_init(
                                           &d, direct, &m[X], &m[W], &m[Y], stride, dilation, padding, padding)
