@@ -277,7 +277,9 @@ RULE1(matmul)
         a = luda__rule_rows(w, a);
         full = luda__rule_rows(w, full);
     }
-    T db = matmul(transposed(a), full);
+    /* The gradient is laid out like the matrix, which may be the transpose of a parameter. */
+    bool turned = x[1] && x[1]->ndim == 2 && x[1]->stride[0] == 1 && x[1]->stride[1] > 1;
+    T db = turned && full && full->ndim == 2 ? transposed(matmul(transposed(full), a)) : matmul(transposed(a), full);
     return column ? luda__rule_squeeze(w, db, -1) : db;
 }
 
