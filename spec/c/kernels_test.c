@@ -8,7 +8,7 @@
 static int admitted(const char *types, int dtype)
 {
     static const char *const float_only[] = { "FLOAT",         "FLOAT_ONLY",    "CREATE_FLOAT",
-                                              "NORM",          "NORM_BACKWARD", "LOSS",
+                                              "NORM",          "NORM_BACKWARD", "RMS_NORM", "RMS_NORM_BACKWARD", "LOSS",
                                               "LOSS_BACKWARD", "ATTENTION",     "ATTENTION_BACKWARD" };
     if (strcmp(types, "VIEW") == 0)
         return 0;
@@ -63,6 +63,8 @@ static double reference_slope(double x)
 #define GELU(x) ((x)*0.5 * (1 + erf((x) / sqrt(2))))
 #define GELU_TANH(x) reference_gelu_tanh(x)
 #define GELU_TANH_SLOPE(x) reference_slope(x)
+#define GELU_SLOPE(x) (0.5 * (1 + erf((x) / sqrt(2))) + (x)*exp(-(x) * (x) / 2) / sqrt(2 * acos(-1)))
+#define SILU_SLOPE(x) ((1 + exp(-(x)) + (x)*exp(-(x))) / ((1 + exp(-(x))) * (1 + exp(-(x)))))
 
 #define LUDA_PLAIN(...)
 #define LUDA_MAP(name, nin, nout, types, expression, ...) \

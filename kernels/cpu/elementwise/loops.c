@@ -1,5 +1,10 @@
-/* See loops.h. Nothing here depends on the instruction set. */
+/* See loops.h. Nothing here depends on the instruction set of the kernels. */
 #include "loops.h"
+
+#include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 static const int64_t item_size[LUDA_DTYPE_COUNT] = {
 #define LUDA_DTYPE(suffix, NAME, stored, ...) [LUDA_##NAME] = sizeof(stored),
@@ -9,6 +14,16 @@ static const int64_t item_size[LUDA_DTYPE_COUNT] = {
 int64_t luda__item_size(int32_t dtype)
 {
     return item_size[dtype];
+}
+
+int64_t luda__space_offset(const space *s, int operand, int64_t index)
+{
+    int64_t offset = 0;
+    for (int d = s->ndim - 1; d > 0; d--) {
+        offset += index % s->shape[d] * s->stride[operand][d];
+        index /= s->shape[d];
+    }
+    return s->ndim > 0 ? offset + index * s->stride[operand][0] : 0;
 }
 
 void luda__space_add(space *s, int operands, int64_t size, const int64_t *stride)
@@ -27,7 +42,65 @@ void luda__space_add(space *s, int operands, int64_t size, const int64_t *stride
         s->stride[o][s->ndim - 1] = stride[o];
 }
 
+/* --- Stores around the caches --- */
+
+/* Half of the last-level cache, of which the operands of one call can hope to find their part there again. */
+static int64_t cached_bytes(void)
+{
+    static atomic_llong known;
+    int64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
+    if (bytes > 0)
+        return bytes;
+    long size = -1;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    bytes = size > 0 ? size / 2 : 16 << 20;
+    atomic_store_explicit(&known, bytes, memory_order_relaxed);
+    return bytes;
+}
+
+int luda__streams(const luda_operand *const *operands, int count)
+{
+    int64_t bytes = 0;
+    for (int o = 0; o < count; o++) {
+        bytes += operands[o]->numel * item_size[operands[o]->dtype];
+        if (o > 0 && operands[o]->data == operands[0]->data)
+            return 0;
+    }
+    return bytes > cached_bytes();
+}
+
+void luda__stream(void *to, const void *from, size_t bytes)
+{
+#ifdef __SSE2__
+    char *target = to;
+    const char *source = from;
+    size_t head = -(uintptr_t)target & 63;
+    if (head < bytes) {
+        memcpy(target, source, head);
+        for (; head + 64 <= bytes; head += 64)
+            for (int part = 0; part < 64; part += 16)
+                _mm_stream_si128((__m128i *)(target + head + part),
+                                 _mm_loadu_si128((const __m128i *)(source + head + part)));
+        memcpy(target + head, source + head, bytes - head);
+        return;
+    }
+#endif
+    memcpy(to, from, bytes);
+}
+
+/* Before another thread may read what was streamed. */
+static void end_stream(void)
+{
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
+}
+
 /* --- Elementwise loops --- */
+
+enum { LEAST_STREAMED = 1024 }; /* bytes of a run */
 
 typedef struct loop {
     space space;
@@ -35,9 +108,37 @@ typedef struct loop {
     char *data[LOOP_OPERANDS];
     int64_t size[LOOP_OPERANDS];
     int64_t inner; /* the last dimension, at least 1 */
+    int stream;
     loop_function fn;
     const void *arg;
 } loop;
+
+/* In pieces that are made in the first-level cache and then stored around the others. */
+static void stream_run(const loop *l, const loop_run *run)
+{
+    _Alignas(64) char made[STREAM_BYTES];
+    loop_run piece = *run;
+    int64_t size = l->size[0];
+    for (int64_t done = 0; done < run->count; done += piece.count) {
+        char *target = run->data[0] + done * size;
+        int64_t most = (STREAM_BYTES - (int64_t)((uintptr_t)target & 63)) / size; /* pieces end with a line */
+        piece.data[0] = made;
+        piece.count = smaller(most, run->count - done);
+        piece.first = run->first + done;
+        for (int o = 1; o < l->operands; o++)
+            piece.data[o] = run->data[o] + done * run->stride[o] * l->size[o];
+        l->fn(&piece, l->arg);
+        luda__stream(target, made, (size_t)(piece.count * size));
+    }
+}
+
+static void call_run(const loop *l, const loop_run *run)
+{
+    if (l->stream)
+        stream_run(l, run);
+    else
+        l->fn(run, l->arg);
+}
 
 /* Elements first .. last-1 in row-major order. */
 static void run_range(const loop *l, int64_t first, int64_t last)
@@ -61,7 +162,7 @@ static void run_range(const loop *l, int64_t first, int64_t last)
         run.first = done;
         for (int o = 0; o < l->operands; o++)
             run.data[o] += column * run.stride[o] * l->size[o];
-        l->fn(&run, l->arg);
+        call_run(l, &run);
         done += run.count;
         if (done >= last)
             return;
@@ -84,6 +185,8 @@ static void run_slab(void *arg, int64_t slab)
 {
     const loop *l = arg;
     run_range(l, slab * LOOP_SLAB, smaller((slab + 1) * LOOP_SLAB, l->space.numel));
+    if (l->stream)
+        end_stream();
 }
 
 /* --- Inputs that are contiguous along the last dimension but one: blocks of them are transposed into a buffer --- */
@@ -116,6 +219,36 @@ INLINE void transpose(const char *from, int64_t step, int64_t rows, int64_t colu
             memcpy(to + (size_t)(r * BLOCK_COLUMNS + c) * size, from + (c * step + r) * (int64_t)size, size);
 }
 
+#ifdef __SSE2__
+/* Elements of four bytes: squares of four by four, and the rest one by one. */
+static void transpose_words(const char *from, int64_t step, int64_t rows, int64_t columns, char *to)
+{
+    int64_t whole_rows = rows & -4, whole_columns = columns & -4;
+    for (int64_t c = 0; c < whole_columns; c += 4)
+        for (int64_t r = 0; r < whole_rows; r += 4) {
+            __m128i x[4], low[2], high[2];
+            for (int i = 0; i < 4; i++)
+                x[i] = _mm_loadu_si128((const __m128i *)(from + ((c + i) * step + r) * 4));
+            for (int i = 0; i < 2; i++) {
+                low[i] = _mm_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+                high[i] = _mm_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+            }
+            __m128i *out = (__m128i *)(to + (r * BLOCK_COLUMNS + c) * 4);
+            out[0] = _mm_unpacklo_epi64(low[0], low[1]);
+            out[BLOCK_COLUMNS / 4] = _mm_unpackhi_epi64(low[0], low[1]);
+            out[2 * BLOCK_COLUMNS / 4] = _mm_unpacklo_epi64(high[0], high[1]);
+            out[3 * BLOCK_COLUMNS / 4] = _mm_unpackhi_epi64(high[0], high[1]);
+        }
+    transpose(from + whole_columns * step * 4, step, rows, columns - whole_columns, 4, to + whole_columns * 4);
+    transpose(from + whole_rows * 4, step, rows - whole_rows, whole_columns, 4, to + whole_rows * BLOCK_COLUMNS * 4);
+}
+#else
+static void transpose_words(const char *from, int64_t step, int64_t rows, int64_t columns, char *to)
+{
+    transpose(from, step, rows, columns, 4, to);
+}
+#endif
+
 static void transpose_block(const char *from, int64_t step, int64_t rows, int64_t columns, int64_t size, char *to)
 {
     if (size == 1)
@@ -123,7 +256,7 @@ static void transpose_block(const char *from, int64_t step, int64_t rows, int64_
     else if (size == 2)
         transpose(from, step, rows, columns, 2, to);
     else if (size == 4)
-        transpose(from, step, rows, columns, 4, to);
+        transpose_words(from, step, rows, columns, to);
     else
         transpose(from, step, rows, columns, 8, to);
 }
@@ -149,7 +282,7 @@ static void run_block(const loop *l, int64_t first, int64_t rows, int64_t column
         for (int o = 0; o < l->operands; o++)
             run.data[o] = (char *)start[o] + r * pitch[o];
         run.first = first + r * l->inner;
-        l->fn(&run, l->arg);
+        call_run(l, &run);
     }
 }
 
@@ -164,6 +297,8 @@ static void run_block_slab(void *arg, int64_t slab)
         run_block(l, (outer * rows + row) * l->inner + column, smaller(BLOCK_ROWS, rows - row),
                   smaller(BLOCK_COLUMNS, l->inner - column));
     }
+    if (l->stream)
+        end_stream();
 }
 
 static void run_blocks(loop *l)
@@ -174,7 +309,7 @@ static void run_blocks(loop *l)
     luda__parallel(ceil_div(blocks, BLOCKS_PER_SLAB), run_block_slab, l);
 }
 
-void luda__loop(const luda_operand *const *operands, int count, loop_function fn, const void *arg)
+static void run_loop(const luda_operand *const *operands, int count, int stream, loop_function fn, const void *arg)
 {
     const luda_operand *out = operands[0];
     loop l = { .space = { .numel = 1 }, .operands = count, .inner = 1, .fn = fn, .arg = arg };
@@ -194,10 +329,22 @@ void luda__loop(const luda_operand *const *operands, int count, loop_function fn
         return;
     if (l.space.ndim > 0)
         l.inner = l.space.shape[l.space.ndim - 1];
+    l.stream = stream && l.space.ndim > 0 && l.space.stride[0][l.space.ndim - 1] == 1 &&
+               smaller(l.inner, LOOP_SLAB) * l.size[0] >= LEAST_STREAMED;
     if (wants_blocks(&l))
         run_blocks(&l);
     else if (l.space.numel <= LOOP_SLAB)
         run_range(&l, 0, l.space.numel);
     else
         luda__parallel(ceil_div(l.space.numel, LOOP_SLAB), run_slab, &l);
+}
+
+void luda__loop(const luda_operand *const *operands, int count, loop_function fn, const void *arg)
+{
+    run_loop(operands, count, luda__streams(operands, count), fn, arg);
+}
+
+void luda__loop_over(const luda_operand *operand, loop_function fn, const void *arg)
+{
+    run_loop(&operand, 1, 0, fn, arg);
 }
