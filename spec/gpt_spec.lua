@@ -185,7 +185,7 @@ describe("a GPT", function()
     assert.equal(2 * 65 * 16 + 32 * 16 + 2 * (2 * 16 + 16 * 48 + 16 * 16 + 2 * 16 * 64) + 16, plain:count())
     assert.raises("invalid", "width must be a whole number", nn.GPT, { vocab = 5, context = 4, layers = 1, heads = 1 })
     assert.raises("invalid", "unknown option 'depth'", nn.GPT, { depth = 5 })
-    assert.raises("invalid", "norm is 'layer' or 'rms', not 'batch'", nn.GPT,
+    assert.raises("invalid", "norm is 'layer' or 'rms', not the string 'batch'", nn.GPT,
       { vocab = 5, context = 4, layers = 1, heads = 1, width = 4, norm = "batch" })
   end)
 

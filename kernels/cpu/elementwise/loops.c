@@ -108,7 +108,8 @@ typedef struct loop {
     char *data[LOOP_OPERANDS];
     int64_t size[LOOP_OPERANDS];
     int64_t inner; /* the last dimension, at least 1 */
-    int stream;
+    int64_t slab;  /* elements */
+    int stream, packed;
     loop_function fn;
     const void *arg;
 } loop;
@@ -140,51 +141,140 @@ static void call_run(const loop *l, const loop_run *run)
         l->fn(run, l->arg);
 }
 
+/* A place in the dimensions outside of the runs. */
+typedef struct place {
+    int64_t index[LUDA_MAX_DIMS];
+    char *data[LOOP_OPERANDS];
+} place;
+
+static void set_place(const loop *l, int64_t row, place *p)
+{
+    for (int o = 0; o < l->operands; o++)
+        p->data[o] = l->data[o];
+    for (int d = l->space.ndim - 2; d >= 0; d--) {
+        p->index[d] = row % l->space.shape[d];
+        row /= l->space.shape[d];
+        for (int o = 0; o < l->operands; o++)
+            p->data[o] += p->index[d] * l->space.stride[o][d] * l->size[o];
+    }
+}
+
+static void next_place(const loop *l, place *p)
+{
+    for (int d = l->space.ndim - 2; d >= 0; d--) {
+        for (int o = 0; o < l->operands; o++)
+            p->data[o] += l->space.stride[o][d] * l->size[o];
+        if (++p->index[d] < l->space.shape[d])
+            break;
+        for (int o = 0; o < l->operands; o++)
+            p->data[o] -= l->space.shape[d] * l->space.stride[o][d] * l->size[o];
+        p->index[d] = 0;
+    }
+}
+
 /* Elements first .. last-1 in row-major order. */
 static void run_range(const loop *l, int64_t first, int64_t last)
 {
-    int outer = l->space.ndim - 1; /* number of dimensions outside of the run */
-    int64_t index[LUDA_MAX_DIMS] = { 0 };
+    int inner = l->space.ndim - 1;
+    int64_t column = first % l->inner;
     loop_run run;
-    int64_t rest = first / l->inner, column = first % l->inner;
-    for (int d = outer - 1; d >= 0; d--) {
-        index[d] = rest % l->space.shape[d];
-        rest /= l->space.shape[d];
-    }
-    for (int o = 0; o < l->operands; o++) {
-        run.stride[o] = l->space.ndim > 0 ? l->space.stride[o][outer] : 1;
-        run.data[o] = l->data[o];
-        for (int d = 0; d < outer; d++)
-            run.data[o] += index[d] * l->space.stride[o][d] * l->size[o];
-    }
-    for (int64_t done = first; done < last;) {
+    place p;
+    set_place(l, first / l->inner, &p);
+    for (int o = 0; o < l->operands; o++)
+        run.stride[o] = inner >= 0 ? l->space.stride[o][inner] : 1;
+    for (int64_t done = first; done < last; done += run.count) {
         run.count = smaller(l->inner - column, last - done);
         run.first = done;
         for (int o = 0; o < l->operands; o++)
-            run.data[o] += column * run.stride[o] * l->size[o];
+            run.data[o] = p.data[o] + column * run.stride[o] * l->size[o];
         call_run(l, &run);
-        done += run.count;
-        if (done >= last)
-            return;
-        for (int o = 0; o < l->operands; o++)
-            run.data[o] -= column * run.stride[o] * l->size[o];
         column = 0;
-        for (int d = outer - 1; d >= 0; d--) {
-            for (int o = 0; o < l->operands; o++)
-                run.data[o] += l->space.stride[o][d] * l->size[o];
-            if (++index[d] < l->space.shape[d])
-                break;
-            for (int o = 0; o < l->operands; o++)
-                run.data[o] -= l->space.shape[d] * l->space.stride[o][d] * l->size[o];
-            index[d] = 0;
+        next_place(l, &p);
+    }
+}
+
+/* --- Rows so short that a call for each would cost more than they: inputs are packed, several rows to a run --- */
+
+enum { SHORT_ROW = 64, PACKED = 1024 };
+
+static int is_whole(const loop *l, int operand)
+{
+    int64_t step = 1;
+    for (int d = l->space.ndim - 1; d >= 0; d--) {
+        if (l->space.stride[operand][d] != step)
+            return 0;
+        step *= l->space.shape[d];
+    }
+    return 1;
+}
+
+static int is_repeated(const loop *l, int operand)
+{
+    for (int d = 0; d < l->space.ndim - 1; d++)
+        if (l->space.stride[operand][d] != 0)
+            return 0;
+    return 1;
+}
+
+static int wants_packing(const loop *l)
+{
+    return l->operands > 1 && l->space.ndim > 1 && l->inner < SHORT_ROW && l->space.numel >= PACKED && is_whole(l, 0);
+}
+
+INLINE void pack_elements(const char *from, int64_t stride, int64_t n, size_t size, char *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + i * (int64_t)size, from + i * stride * (int64_t)size, size);
+}
+
+static void pack_row(const char *from, int64_t stride, int64_t n, int64_t size, char *to)
+{
+    if (size == 4)
+        pack_elements(from, stride, n, 4, to);
+    else if (size == 2)
+        pack_elements(from, stride, n, 2, to);
+    else if (size == 8)
+        pack_elements(from, stride, n, 8, to);
+    else
+        pack_elements(from, stride, n, 1, to);
+}
+
+/* Whole rows from element `first` on. */
+static void run_packed(const loop *l, int64_t first, int64_t last)
+{
+    _Alignas(64) char packed[LOOP_OPERANDS - 1][PACKED * 8];
+    int inner = l->space.ndim - 1, packs[LOOP_OPERANDS] = { 0 }, moves = 0;
+    int64_t rows = PACKED / l->inner;
+    loop_run run = { .stride = { 1, 1, 1, 1 } };
+    place p;
+    for (int o = 1; o < l->operands; o++) {
+        packs[o] = is_whole(l, o) ? 0 : is_repeated(l, o) ? 1 : 2; /* 1: once */
+        moves |= packs[o] == 2;
+    }
+    set_place(l, first / l->inner, &p);
+    for (int64_t done = first; done < last; done += run.count) {
+        run.count = smaller(rows * l->inner, last - done);
+        run.first = done;
+        for (int o = 0; o < l->operands; o++)
+            run.data[o] = packs[o] ? packed[o - 1] : l->data[o] + done * l->size[o];
+        for (int64_t row = 0; row < run.count && (moves || done == first); row += l->inner) {
+            for (int o = 1; o < l->operands; o++)
+                if (packs[o] == 2 || (packs[o] == 1 && done == first))
+                    pack_row(p.data[o], l->space.stride[o][inner], l->inner, l->size[o], packed[o - 1] + row * l->size[o]);
+            next_place(l, &p);
         }
+        call_run(l, &run);
     }
 }
 
 static void run_slab(void *arg, int64_t slab)
 {
     const loop *l = arg;
-    run_range(l, slab * LOOP_SLAB, smaller((slab + 1) * LOOP_SLAB, l->space.numel));
+    int64_t first = slab * l->slab, last = smaller(first + l->slab, l->space.numel);
+    if (l->packed)
+        run_packed(l, first, last);
+    else
+        run_range(l, first, last);
     if (l->stream)
         end_stream();
 }
@@ -329,14 +419,14 @@ static void run_loop(const luda_operand *const *operands, int count, int stream,
         return;
     if (l.space.ndim > 0)
         l.inner = l.space.shape[l.space.ndim - 1];
+    l.packed = wants_packing(&l);
+    l.slab = l.packed ? LOOP_SLAB / l.inner * l.inner : LOOP_SLAB;
     l.stream = stream && l.space.ndim > 0 && l.space.stride[0][l.space.ndim - 1] == 1 &&
-               smaller(l.inner, LOOP_SLAB) * l.size[0] >= LEAST_STREAMED;
+               (l.packed || l.inner * l.size[0] >= LEAST_STREAMED);
     if (wants_blocks(&l))
         run_blocks(&l);
-    else if (l.space.numel <= LOOP_SLAB)
-        run_range(&l, 0, l.space.numel);
     else
-        luda__parallel(ceil_div(l.space.numel, LOOP_SLAB), run_slab, &l);
+        luda__parallel(ceil_div(l.space.numel, l.slab), run_slab, &l);
 }
 
 void luda__loop(const luda_operand *const *operands, int count, loop_function fn, const void *arg)

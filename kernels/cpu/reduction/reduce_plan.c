@@ -1,7 +1,7 @@
 /* See reduce.h. Nothing here depends on the instruction set. */
 #include "reduce.h"
 
-enum { GRAIN = 32768, MOST_SLABS = 64, COLUMN_GRAIN = 1024, FEW = 16 };
+enum { GRAIN = 32768, MOST_SLABS = 64, COLUMN_GRAIN = 1024, FEW = 32 };
 
 static int is_reduced(const luda_dims *dims, int d)
 {
