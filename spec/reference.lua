@@ -134,7 +134,8 @@ local specials = { 0, -0, 1, -1, inf, -inf, nan, 0.5, -2.5, 3 }
 -- Operators whose results at the ends of the range this file does not define.
 local ordinary = {
   pow = true, remainder = true, gelu = true, gelu_tanh = true, gelu_tanh_backward = true, silu = true, sin = true, cos = true,
-  relu_backward = true, gelu_backward = true, silu_backward = true, tanh_backward = true, sigmoid_backward = true, silu_mul = true,
+  relu_backward = true, gelu_backward = true, silu_backward = true, tanh_backward = true, sigmoid_backward = true,
+  silu_mul = true,
 }
 
 --- `count` values for input `input` of an operator.

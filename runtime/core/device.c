@@ -20,7 +20,7 @@ static int cpu_count(void)
 
 static void *cpu_allocate(int index, size_t bytes)
 {
-    bool large = bytes >= 2 * HUGE_PAGE;
+    bool large = bytes >= HUGE_PAGE;
     void *memory = NULL;
     if (posix_memalign(&memory, large ? HUGE_PAGE : 64, bytes) != 0)
         return NULL;
