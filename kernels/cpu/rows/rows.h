@@ -13,6 +13,7 @@ typedef struct rows {
     int64_t stride[LOOP_OPERANDS];   /* between them, per operand */
     char *data[LOOP_OPERANDS];
     int64_t per_slab, slabs;
+    int stream;                      /* operand 0 goes around the caches */
     atomic_int failed;
 } rows;
 
