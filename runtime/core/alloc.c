@@ -1,7 +1,7 @@
 /*
  * The caching allocator: freed memory is kept by size class and handed out again, so that steady state neither
  * calls the system nor faults pages. One locked pool a device, small caches a thread for small CPU blocks.
- * Sizes are rounded up to one of four steps an octave (at most a fifth is lost).
+ * Sizes are rounded up to one of four steps an octave (at most a fifth is lost), from 1 MiB on of 32 (a thirty-third).
  */
 #include "core.h"
 
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MINIMUM_SHIFT = 6, CLASSES = 4 * 42, MAX_DEVICES = 17, THREAD_CLASSES = 28, THREAD_DEPTH = 32 };
+enum { MINIMUM_SHIFT = 6, FINE_SHIFT = 20, COARSE_CLASSES = 4 * (FINE_SHIFT - MINIMUM_SHIFT), CLASSES = COARSE_CLASSES + 32 * 28 };
+enum { MAX_DEVICES = 17, THREAD_CLASSES = 28, THREAD_DEPTH = 32 };
 
 typedef struct free_block {
     struct free_block *next;
@@ -43,6 +44,8 @@ static int class_of(size_t bytes)
     if (bytes <= (size_t)1 << MINIMUM_SHIFT)
         return 0;
     int top = 63 - __builtin_clzll(bytes - 1); /* 2^top < bytes <= 2^(top+1) */
+    if (top >= FINE_SHIFT)
+        return COARSE_CLASSES + 32 * (top - FINE_SHIFT) + ((int)((bytes - 1) >> (top - 5)) & 31) + 1;
     int quarter = (int)((bytes - 1) >> (top - 2)) & 3;
     return 4 * (top - MINIMUM_SHIFT) + quarter + 1;
 }
@@ -51,8 +54,10 @@ static size_t class_bytes(int class)
 {
     if (class == 0)
         return (size_t)1 << MINIMUM_SHIFT;
-    int top = (class - 1) / 4 + MINIMUM_SHIFT, quarter = (class - 1) % 4;
-    return ((size_t)1 << top) + (size_t)(quarter + 1) * ((size_t)1 << (top - 2));
+    bool fine = class > COARSE_CLASSES;
+    int steps = fine ? 32 : 4, index = class - 1 - (fine ? COARSE_CLASSES : 0);
+    int top = index / steps + (fine ? FINE_SHIFT : MINIMUM_SHIFT);
+    return ((size_t)1 << top) + (size_t)(index % steps + 1) * (((size_t)1 << top) / (size_t)steps);
 }
 
 /* --- Thread caches: CPU only --- */
