@@ -98,7 +98,7 @@ function M.attention(bench)
       section = "attention", case = ("[%d, %d, %d, %d] causal"):format(batch, heads, length, width),
       flops = 4 * pairs_below * width, bytes = 4 * 4 * batch * heads * length * width, exponentials = pairs_below,
       peer = { case = "attention", batch = batch, heads = heads, length = length, width = width },
-    }, "luda.attention(x, y, w, { causal = true })", function(tracked)
+    }, "luda.scaled_dot_product_attention(x, y, w, { is_causal = true })", function(tracked)
       local made = leaves(tracked, shape, shape, shape)
       return { x = made[1], y = made[2], w = made[3], g = create.randn(shape) }
     end)
