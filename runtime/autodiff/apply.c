@@ -199,11 +199,41 @@ static luda_status apply_with_casts(luda_plan *plan, bool record, bool autocast,
     return status;
 }
 
+/*
+ * The common case without a plan: an elementwise row over contiguous CPU tensors of one type and shape, not recorded. The
+ * result is what the long way gives. 0: not this case.
+ */
+static int apply_map(luda_op op, luda_tensor *const *in, int nin, luda_status *status, luda_tensor **out)
+{
+    const luda__op_facts *facts = luda__facts(op);
+    const luda_tensor *x = in[0];
+    bool recording = luda_grad_enabled();
+    if (!facts->is_map || nin != luda_op_get(op)->inputs)
+        return 0;
+    for (int i = 0; i < nin; i++) {
+        const luda_tensor *t = in[i];
+        if (!t || !t->contiguous || t->dtype != x->dtype || t->ndim != x->ndim || t->storage->device.type != LUDA_CPU ||
+            (recording && t->node))
+            return 0;
+        for (int d = 0; i > 0 && d < x->ndim; d++)
+            if (t->shape[d] != x->shape[d])
+                return 0;
+    }
+    if (facts->map_result[x->dtype] < 0)
+        return 0;
+    *status = luda__run_map(op, in, nin, (luda_dtype)facts->map_result[x->dtype], out);
+    return 1;
+}
+
 static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into, luda_tensor **out)
 {
     luda_plan plan;
     bool record;
     int autocast = into ? LUDA__NO_AUTOCAST : luda__context()->autocast;
+    luda_status status;
+    if (!into && !attrs && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
+        apply_map(op, in, nin, &status, out))
+        return status;
     LUDA_TRY(luda__plan_autocast(op, in, nin, attrs, autocast, &plan));
     LUDA_TRY(wants_recording(&plan, into, &record));
     if (needs_casts(&plan))

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MINIMUM_SHIFT = 6, FINE_SHIFT = 20, COARSE_CLASSES = 4 * (FINE_SHIFT - MINIMUM_SHIFT), CLASSES = COARSE_CLASSES + 32 * 28 };
-enum { MAX_DEVICES = 17, THREAD_CLASSES = 28, THREAD_DEPTH = 32 };
+enum { MAX_DEVICES = 17, THREAD_CLASSES = 28, THREAD_DEPTH = 32, THREAD_BYTES = 256 << 10 };
 
 typedef struct free_block {
     struct free_block *next;
@@ -54,18 +54,23 @@ static size_t class_bytes(int class)
 {
     if (class == 0)
         return (size_t)1 << MINIMUM_SHIFT;
-    bool fine = class > COARSE_CLASSES;
-    int steps = fine ? 32 : 4, index = class - 1 - (fine ? COARSE_CLASSES : 0);
-    int top = index / steps + (fine ? FINE_SHIFT : MINIMUM_SHIFT);
-    return ((size_t)1 << top) + (size_t)(index % steps + 1) * (((size_t)1 << top) / (size_t)steps);
+    if (class <= COARSE_CLASSES) {
+        int top = (class - 1) / 4 + MINIMUM_SHIFT;
+        return ((size_t)1 << top) + ((size_t)((class - 1) % 4 + 1) << (top - 2));
+    }
+    int index = class - 1 - COARSE_CLASSES, top = index / 32 + FINE_SHIFT;
+    return ((size_t)1 << top) + ((size_t)(index % 32 + 1) << (top - 5));
 }
 
-/* --- Thread caches: CPU only --- */
+/* --- Thread caches: CPU only. Counters gather here as well, and are added to the pool's now and then --- */
+
+enum { GATHERED = 1 << 20 }; /* bytes that counters of a thread may lag behind */
 
 typedef struct thread_cache {
-    void *blocks[THREAD_CLASSES][THREAD_DEPTH];
+    free_block *blocks[THREAD_CLASSES];
     int count[THREAD_CLASSES];
     bool registered;
+    int64_t live, top, cached, tensors; /* since they were added; top: the largest live */
 } thread_cache;
 
 static _Thread_local thread_cache cache;
@@ -79,14 +84,43 @@ static void give_back(pool *pool, int class, void *memory)
     pool->classes[class] = block;
 }
 
+static void raise_peak(pool *pool, long long live)
+{
+    long long peak = atomic_load_explicit(&pool->peak, memory_order_relaxed);
+    while (live > peak &&
+           !atomic_compare_exchange_weak_explicit(&pool->peak, &peak, live, memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
+static void add_counters(void)
+{
+    pool *pool = &pools[0];
+    long long before = atomic_fetch_add_explicit(&pool->live, cache.live, memory_order_relaxed);
+    raise_peak(pool, before + cache.top);
+    atomic_fetch_add_explicit(&pool->cached, cache.cached, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->tensors, cache.tensors, memory_order_relaxed);
+    cache.live = cache.top = cache.cached = cache.tensors = 0;
+}
+
+static void *take_cached(int class)
+{
+    free_block *block = cache.blocks[class];
+    if (block) {
+        cache.blocks[class] = block->next;
+        cache.count[class]--;
+    }
+    return block;
+}
+
 static void flush_thread_cache(void *unused)
 {
     pool *pool = &pools[0];
     pthread_mutex_lock(&pool->lock);
     for (int class = 0; class < THREAD_CLASSES; class++)
-        while (cache.count[class] > 0)
-            give_back(pool, class, cache.blocks[class][--cache.count[class]]);
+        for (void *memory; (memory = take_cached(class));)
+            give_back(pool, class, memory);
     pthread_mutex_unlock(&pool->lock);
+    add_counters();
     cache.registered = false;
 }
 
@@ -97,6 +131,8 @@ static void make_key(void)
 
 static void register_thread(void)
 {
+    if (cache.registered)
+        return;
     pthread_once(&cache_once, make_key);
     pthread_setspecific(cache_key, &cache); /* any non-NULL value makes the destructor run */
     cache.registered = true;
@@ -138,18 +174,44 @@ static bool keep_block(luda_device device, pool *pool, int class, void *memory)
 
 /* --- Counters --- */
 
-static bool count_in(pool *pool, int64_t bytes)
+static bool count_in(luda_device device, pool *pool, int64_t bytes)
 {
-    int64_t live = atomic_fetch_add_explicit(&pool->live, bytes, memory_order_relaxed) + bytes;
     int64_t limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
+    if (device.type == LUDA_CPU && limit == 0) {
+        cache.live += bytes;
+        cache.top = cache.live > cache.top ? cache.live : cache.top;
+        if (cache.live > GATHERED)
+            add_counters();
+        return true;
+    }
+    if (device.type == LUDA_CPU)
+        add_counters();
+    int64_t live = atomic_fetch_add_explicit(&pool->live, bytes, memory_order_relaxed) + bytes;
     if (limit > 0 && live > limit) {
         atomic_fetch_sub_explicit(&pool->live, bytes, memory_order_relaxed);
         return false;
     }
-    long long peak = atomic_load_explicit(&pool->peak, memory_order_relaxed);
-    while (live > peak && !atomic_compare_exchange_weak_explicit(&pool->peak, &peak, live, memory_order_relaxed, memory_order_relaxed))
-        ;
+    raise_peak(pool, live);
     return true;
+}
+
+static void count_out(luda_device device, pool *pool, int64_t bytes)
+{
+    if (device.type != LUDA_CPU) {
+        atomic_fetch_sub_explicit(&pool->live, bytes, memory_order_relaxed);
+        return;
+    }
+    cache.live -= bytes;
+    if (cache.live < -GATHERED)
+        add_counters();
+}
+
+static void count_cached(luda_device device, pool *pool, int64_t bytes)
+{
+    if (device.type == LUDA_CPU)
+        cache.cached += bytes;
+    else
+        atomic_fetch_add_explicit(&pool->cached, bytes, memory_order_relaxed);
 }
 
 /* --- Allocate, release, trim --- */
@@ -160,7 +222,7 @@ static void trim(luda_device device, const luda_device_ops *ops, pool *pool)
     for (int class = 0; class < CLASSES; class++)
         for (void *memory; (memory = take_block(device, pool, class));) {
             ops->free(device.index, memory, class_bytes(class));
-            atomic_fetch_sub_explicit(&pool->cached, (long long)class_bytes(class), memory_order_relaxed);
+            count_cached(device, pool, -(int64_t)class_bytes(class));
         }
     pthread_mutex_unlock(&pool->lock);
 }
@@ -173,18 +235,19 @@ void *luda__allocate(luda_device device, size_t bytes)
     if (!ops || class >= CLASSES)
         return NULL;
     size_t rounded = class_bytes(class);
-    if (!count_in(pool, (int64_t)rounded))
+    register_thread();
+    if (!count_in(device, pool, (int64_t)rounded))
         return NULL;
     void *memory = NULL;
-    if (device.type == LUDA_CPU && class < THREAD_CLASSES && cache.count[class] > 0) {
-        memory = cache.blocks[class][--cache.count[class]];
-    } else {
+    if (device.type == LUDA_CPU && class < THREAD_CLASSES)
+        memory = take_cached(class);
+    if (!memory) {
         pthread_mutex_lock(&pool->lock);
         memory = take_block(device, pool, class);
         pthread_mutex_unlock(&pool->lock);
     }
     if (memory) {
-        atomic_fetch_sub_explicit(&pool->cached, (long long)rounded, memory_order_relaxed);
+        count_cached(device, pool, -(int64_t)rounded);
         return memory;
     }
     atomic_fetch_add_explicit(&pool->allocations, 1, memory_order_relaxed);
@@ -194,7 +257,7 @@ void *luda__allocate(luda_device device, size_t bytes)
         memory = ops->allocate(device.index, rounded);
     }
     if (!memory)
-        atomic_fetch_sub_explicit(&pool->live, (long long)rounded, memory_order_relaxed);
+        count_out(device, pool, (int64_t)rounded);
     return memory;
 }
 
@@ -205,26 +268,61 @@ void luda__deallocate(luda_device device, void *memory, size_t bytes)
     size_t rounded = class_bytes(class);
     if (!memory)
         return;
-    atomic_fetch_sub_explicit(&pool->live, (long long)rounded, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->cached, (long long)rounded, memory_order_relaxed);
-    if (device.type == LUDA_CPU && class < THREAD_CLASSES && cache.count[class] < THREAD_DEPTH) {
-        if (!cache.registered)
-            register_thread();
-        cache.blocks[class][cache.count[class]++] = memory;
+    register_thread();
+    count_out(device, pool, (int64_t)rounded);
+    count_cached(device, pool, (int64_t)rounded);
+    if (device.type == LUDA_CPU && class < THREAD_CLASSES &&
+        (cache.count[class] < THREAD_DEPTH || (size_t)cache.count[class] * rounded < THREAD_BYTES)) {
+        free_block *block = memory;
+        block->next = cache.blocks[class];
+        cache.blocks[class] = block;
+        cache.count[class]++;
         return;
     }
     pthread_mutex_lock(&pool->lock);
     bool kept = keep_block(device, pool, class, memory);
     pthread_mutex_unlock(&pool->lock);
     if (!kept) {
-        atomic_fetch_sub_explicit(&pool->cached, (long long)rounded, memory_order_relaxed);
+        count_cached(device, pool, -(int64_t)rounded);
         luda__device(device)->free(device.index, memory, rounded);
     }
 }
 
+/* --- Objects: from the same thread caches, uncounted --- */
+
+void *luda__object_new(size_t bytes)
+{
+    int class = class_of(bytes);
+    void *memory = take_cached(class);
+    if (!memory)
+        return posix_memalign(&memory, 64, class_bytes(class)) == 0 ? memory : NULL;
+    cache.cached -= (int64_t)class_bytes(class);
+    return memory;
+}
+
+void luda__object_free(void *memory, size_t bytes)
+{
+    int class = class_of(bytes);
+    size_t rounded = class_bytes(class);
+    if ((size_t)cache.count[class] * rounded >= THREAD_BYTES) {
+        free(memory);
+        return;
+    }
+    register_thread();
+    free_block *block = memory;
+    block->next = cache.blocks[class];
+    cache.blocks[class] = block;
+    cache.count[class]++;
+    cache.cached += (int64_t)rounded;
+}
+
 void luda__count_tensor(luda_device device, int change)
 {
-    atomic_fetch_add_explicit(&pool_of(device)->tensors, change, memory_order_relaxed);
+    register_thread();
+    if (device.type == LUDA_CPU)
+        cache.tensors += change;
+    else
+        atomic_fetch_add_explicit(&pool_of(device)->tensors, change, memory_order_relaxed);
 }
 
 luda_status luda_memory(luda_device device, luda_memory_info *out)
@@ -232,6 +330,7 @@ luda_status luda_memory(luda_device device, luda_memory_info *out)
     if (!luda__device(device))
         return LUDA_EDEVICE;
     pool *pool = pool_of(device);
+    add_counters();
     out->live = atomic_load(&pool->live);
     out->peak = atomic_load(&pool->peak);
     out->cached = atomic_load(&pool->cached);
@@ -254,6 +353,7 @@ luda_status luda_set_memory_limit(luda_device device, int64_t bytes)
 void luda_memory_reset_peak(luda_device device)
 {
     pool *pool = pool_of(device);
+    add_counters();
     atomic_store(&pool->peak, atomic_load(&pool->live));
 }
 

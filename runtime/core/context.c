@@ -107,6 +107,20 @@ luda_context *luda__context(void)
     return process_default;
 }
 
+int64_t luda__context_count(luda_context *context, int64_t bytes)
+{
+    if (context == current) /* the default context may serve several threads at once */
+        context->own_bytes += bytes;
+    else
+        atomic_fetch_add_explicit(&context->foreign_bytes, (long long)bytes, memory_order_relaxed);
+    return luda__context_bytes(context);
+}
+
+int64_t luda__context_bytes(const luda_context *context)
+{
+    return context->own_bytes + atomic_load_explicit(&context->foreign_bytes, memory_order_relaxed);
+}
+
 void luda_context_retain(luda_context *context)
 {
     luda__retain(context);

@@ -61,7 +61,11 @@ static inline void *luda__retain(void *object)
 static inline void luda__release(void *object)
 {
     luda_object *base = object;
-    if (base && atomic_fetch_sub_explicit(&base->references, 1, memory_order_acq_rel) == 1)
+    if (!base)
+        return;
+    /* Nobody can add to a reference that is the only one, so that it needs no locked instruction to go. */
+    if (atomic_load_explicit(&base->references, memory_order_acquire) == 1 ||
+        atomic_fetch_sub_explicit(&base->references, 1, memory_order_acq_rel) == 1)
         base->class->destroy(object);
 }
 
@@ -135,6 +139,9 @@ luda_status luda__storage_wrap(luda_device device, void *data, size_t bytes, voi
 void *luda__allocate(luda_device device, size_t bytes);
 void luda__deallocate(luda_device device, void *memory, size_t bytes);
 void luda__count_tensor(luda_device device, int change);
+/* Memory of tensors, storages and nodes themselves: of a few hundred bytes, kept by the thread for the next one. */
+void *luda__object_new(size_t bytes);
+void luda__object_free(void *memory, size_t bytes);
 /* A storage's free function for memory that nobody gives back. */
 void luda__leave_alone(void *owner, void *data, size_t bytes);
 
@@ -259,7 +266,9 @@ struct luda_context {
     luda_generator *generator;
     int grad_enabled;
     int autocast; /* a half type, or LUDA__NO_AUTOCAST */
-    atomic_llong live_bytes; /* of storages made under this context; released by any thread */
+    /* Bytes of storages made under this context: what the thread counted that uses it (a locked instruction is dear), and others. */
+    int64_t own_bytes;
+    atomic_llong foreign_bytes;
     uint64_t last_leaf, last_other; /* ids given out */
     uint64_t order;                 /* creation order of nodes */
     /* handles */
@@ -279,6 +288,9 @@ struct luda_context {
 enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4 };
 
 luda_context *luda__context(void); /* the thread's current one */
+/* Adds to the bytes that a context answers for, and returns them; also from a thread that uses another context. */
+int64_t luda__context_count(luda_context *context, int64_t bytes);
+int64_t luda__context_bytes(const luda_context *context);
 luda_status luda__handles_open(luda_context *context);
 /* Releases all handles; later calls on them are errors. */
 void luda__context_close(luda_context *context);

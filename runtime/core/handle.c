@@ -204,13 +204,13 @@ int luda_scope_leave(luda_context *c, int depth)
     c->signals.attend &= ~LUDA__REGISTER_IN_SCOPE;
     if (c->signals.depth == 0)
         c->signals.attend |= LUDA__NO_SCOPE;
-    c->signals.live_bytes = (double)atomic_load_explicit(&c->live_bytes, memory_order_relaxed);
+    c->signals.live_bytes = (double)luda__context_bytes(c);
     return LUDA_OK;
 }
 
 void luda_context_rearm(luda_context *c, double bytes, double handles)
 {
-    c->signals.live_bytes = (double)atomic_load_explicit(&c->live_bytes, memory_order_relaxed);
+    c->signals.live_bytes = (double)luda__context_bytes(c);
     if (bytes >= 0)
         c->signals.limit_bytes = c->signals.live_bytes + bytes;
     c->rearm_handles = c->signals.handles + handles;

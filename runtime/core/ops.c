@@ -204,6 +204,13 @@ static bool parse_row(luda_op op)
     facts->inplace = find_fact(info->facts, "inplace", &length) != NULL;
     facts->recompute_cheap = find_fact(info->facts, "recompute", &length) != NULL;
     facts->is_view = strcmp(info->types, "VIEW") == 0;
+    facts->is_map = strcmp(info->family, "map") == 0;
+    for (int dtype = 0; dtype < LUDA_DTYPE_COUNT; dtype++) {
+        bool compares = strcmp(info->types, "COMPARE") == 0, any = strcmp(info->types, "ANY") == 0;
+        bool number = strcmp(info->types, "NUM") == 0 && dtype != LUDA_BOOL;
+        bool real = strcmp(info->types, "FLOAT") == 0 && luda__class_of((luda_dtype)dtype) == LUDA__FLOAT;
+        facts->map_result[dtype] = (int8_t)(compares ? LUDA_BOOL : any || number || real ? dtype : -1);
+    }
     return parse_autocast(op) && parse_defaults(op);
 }
 

@@ -15,6 +15,9 @@ typedef enum luda__autocast { LUDA__AUTOCAST_NONE, LUDA__AUTOCAST_LOW, LUDA__AUT
 typedef struct luda__op_facts {
     bool random, inplace, accumulate, recompute_cheap, is_view;
     luda__autocast autocast;
+    /* Elementwise rows: the type of the result where all inputs have the same type, or -1 where they are cast first. */
+    bool is_map;
+    int8_t map_result[LUDA_DTYPE_COUNT];
 } luda__op_facts;
 
 const luda__op_facts *luda__facts(luda_op op);
@@ -28,6 +31,8 @@ luda_status luda__plan_shapes(luda_plan *plan);
  * dtype that shares memory with no input.
  */
 luda_status luda__accumulate(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into);
+/* An elementwise row over contiguous CPU tensors of one dtype and shape, without recording. */
+luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor **out);
 luda_dtype luda__promote(luda_dtype a, luda_dtype b);
 luda_status luda__broadcast(const char *op, const luda_tensor *a, int *ndim, int64_t *shape);
 

@@ -12,12 +12,12 @@ static void storage_destroy(void *object)
     luda_storage *storage = object;
     luda__image_drop(storage);
     if (storage->context)
-        atomic_fetch_sub_explicit(&storage->context->live_bytes, (long long)storage->bytes, memory_order_relaxed);
+        luda__context_count(storage->context, -(int64_t)storage->bytes);
     if (storage->free)
         storage->free(storage->owner, storage->data, storage->bytes);
     else if (storage->bytes > 0)
         luda__deallocate(storage->device, storage->data, storage->bytes);
-    free(storage);
+    luda__object_free(storage, sizeof *storage);
 }
 
 static const luda_class storage_class = { "storage", storage_destroy };
@@ -26,8 +26,7 @@ static const luda_class storage_class = { "storage", storage_destroy };
 static void count_bytes(luda_storage *storage)
 {
     luda_context *context = luda__context();
-    int64_t live = atomic_fetch_add_explicit(&context->live_bytes, (long long)storage->bytes, memory_order_relaxed) +
-                   (int64_t)storage->bytes;
+    int64_t live = luda__context_count(context, (int64_t)storage->bytes);
     storage->context = context;
     context->signals.live_bytes = (double)live;
     if (live > context->signals.limit_bytes)
@@ -36,9 +35,10 @@ static void count_bytes(luda_storage *storage)
 
 luda_status luda__storage_new(luda_device device, size_t bytes, luda_storage **out)
 {
-    luda_storage *storage = calloc(1, sizeof *storage);
+    luda_storage *storage = luda__object_new(sizeof *storage);
     if (!storage)
         return luda__fail(LUDA_ENOMEM, "no memory for a storage");
+    memset(storage, 0, sizeof *storage);
     luda__object_init(storage, &storage_class);
     storage->device = device;
     storage->bytes = bytes;
@@ -46,7 +46,7 @@ luda_status luda__storage_new(luda_device device, size_t bytes, luda_storage **o
         storage->data = luda__allocate(device, bytes);
         if (!storage->data) {
             luda_memory_info info = { 0 };
-            free(storage);
+            luda__object_free(storage, sizeof *storage);
             if (!luda__device(device))
                 return LUDA_EDEVICE;
             luda_memory(device, &info);
@@ -62,9 +62,10 @@ luda_status luda__storage_new(luda_device device, size_t bytes, luda_storage **o
 luda_status luda__storage_wrap(luda_device device, void *data, size_t bytes, void (*free_data)(void *, void *, size_t),
                                void *owner, luda_storage **out)
 {
-    luda_storage *storage = calloc(1, sizeof *storage);
+    luda_storage *storage = luda__object_new(sizeof *storage);
     if (!storage)
         return luda__fail(LUDA_ENOMEM, "no memory for a storage");
+    memset(storage, 0, sizeof *storage);
     luda__object_init(storage, &storage_class);
     storage->device = device;
     storage->bytes = bytes;
@@ -87,7 +88,7 @@ static void tensor_destroy(void *object)
     luda__count_tensor(tensor->storage->device, -1);
     luda__release(tensor->node);
     luda__release(tensor->storage);
-    free(tensor);
+    luda__object_free(tensor, sizeof *tensor);
 }
 
 const luda_class luda__tensor_class = { "tensor", tensor_destroy };
@@ -106,7 +107,7 @@ static bool contiguous(const luda_tensor *t)
 luda_status luda__tensor_over(luda_storage *storage, luda_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
                               int64_t offset, luda_tensor **out)
 {
-    luda_tensor *tensor = malloc(sizeof *tensor);
+    luda_tensor *tensor = luda__object_new(sizeof *tensor);
     if (!tensor)
         return luda__fail(LUDA_ENOMEM, "no memory for a tensor");
     luda__object_init(tensor, &luda__tensor_class);
