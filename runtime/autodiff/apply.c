@@ -199,29 +199,30 @@ static luda_status apply_with_casts(luda_plan *plan, bool record, bool autocast,
     return status;
 }
 
+static bool is_plain(const luda_tensor *t, const luda_tensor *like, bool recording)
+{
+    return t && t->contiguous && t->ndim == like->ndim && t->storage->device.type == LUDA_CPU && !(recording && t->node) &&
+           memcmp(t->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) == 0;
+}
+
 /*
  * The common case without a plan: an elementwise row over contiguous CPU tensors of one type and shape, not recorded. The
  * result is what the long way gives. 0: not this case.
  */
-static int apply_map(luda_op op, luda_tensor *const *in, int nin, luda_status *status, luda_tensor **out)
+static int apply_map(luda_op op, luda_tensor *const *in, int nin, luda_tensor *into, luda_status *status, luda_tensor **out)
 {
     const luda__op_facts *facts = luda__facts(op);
     const luda_tensor *x = in[0];
     bool recording = luda_grad_enabled();
-    if (!facts->is_map || nin != luda_op_get(op)->inputs)
+    if (!facts->is_map || !x || nin != luda_op_get(op)->inputs || facts->map_result[x->dtype] < 0)
         return 0;
-    for (int i = 0; i < nin; i++) {
-        const luda_tensor *t = in[i];
-        if (!t || !t->contiguous || t->dtype != x->dtype || t->ndim != x->ndim || t->storage->device.type != LUDA_CPU ||
-            (recording && t->node))
+    for (int i = 0; i < nin; i++)
+        if (!is_plain(in[i], x, recording) || in[i]->dtype != x->dtype ||
+            (into && in[i]->storage == into->storage && in[i]->offset != into->offset))
             return 0;
-        for (int d = 0; i > 0 && d < x->ndim; d++)
-            if (t->shape[d] != x->shape[d])
-                return 0;
-    }
-    if (facts->map_result[x->dtype] < 0)
+    if (into && (!is_plain(into, x, true) || into->dtype != facts->map_result[x->dtype]))
         return 0;
-    *status = luda__run_map(op, in, nin, (luda_dtype)facts->map_result[x->dtype], out);
+    *status = luda__run_map(op, in, nin, (luda_dtype)facts->map_result[x->dtype], into, out);
     return 1;
 }
 
@@ -231,8 +232,8 @@ static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda
     bool record;
     int autocast = into ? LUDA__NO_AUTOCAST : luda__context()->autocast;
     luda_status status;
-    if (!into && !attrs && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
-        apply_map(op, in, nin, &status, out))
+    if (!attrs && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
+        apply_map(op, in, nin, into, &status, out))
         return status;
     LUDA_TRY(luda__plan_autocast(op, in, nin, attrs, autocast, &plan));
     LUDA_TRY(wants_recording(&plan, into, &record));

@@ -371,15 +371,16 @@ static void flat_operand(const luda_tensor *t, luda_operand *o)
     o->stride[0] = 1;
 }
 
-luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor **out)
+luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor *into, luda_tensor **out)
 {
     luda_operand ins[LUDA_MAX_INPUTS], outs[1];
     char message[256];
     luda_kernel kernel = luda__cpu_kernels()->kernels[op][in[0]->dtype];
     if (!kernel)
         return luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on cpu", luda_op_get(op)->name, luda_dtype_name((luda_dtype)in[0]->dtype));
-    luda_tensor *made;
-    LUDA_TRY(luda_tensor_new(result, in[0]->storage->device, in[0]->ndim, in[0]->shape, &made));
+    luda_tensor *made = luda__retain(into);
+    if (!into)
+        LUDA_TRY(luda_tensor_new(result, in[0]->storage->device, in[0]->ndim, in[0]->shape, &made));
     for (int i = 0; i < nin; i++)
         flat_operand(in[i], &ins[i]);
     flat_operand(made, &outs[0]);
@@ -390,6 +391,8 @@ luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtyp
         luda_tensor_release(made);
         return luda__fail_text(status, message);
     }
+    if (into)
+        luda__bump(into);
     *out = made;
     return LUDA_OK;
 }
