@@ -27,6 +27,7 @@ typedef struct luda_call {
     int32_t nin, nout;
     int32_t op; /* enum luda_op */
     const luda_attrs *attrs;
+    int32_t accumulate; /* rows with that fact: the result is added to the output instead of replacing it */
     void *stream; /* of the device; NULL on the CPU */
     /* Where a kernel puts the text of a failure (bad index, no memory); at least 256 bytes. */
     char *message;

@@ -37,15 +37,16 @@ typedef struct luda_optim_sum {
 } luda_optim_sum;
 
 /*
- * One parameter's update. It is computed in double for f64 and in float for all others, and that is the type of states
- * and master. The rule works on the master where there is one, and the parameter gets its rounded value.
+ * One parameter's update, in one pass over memory. It is computed in double for an f64 value and in float for all others,
+ * and that is the type of states. The rule works on the value; the image, where there is one, gets it rounded in the same
+ * pass: a half parameter is the image of its master, an f32 parameter may have an image that autocast reads.
  */
 typedef struct luda_optim_update {
     luda_optim_span span;
-    void *parameter, *master;
+    void *value, *image;
     const void *gradient;
     void *state[LUDA_OPTIM_STATES]; /* positions of the row; NULL where not kept */
-    int32_t dtype, gradient_dtype;
+    int32_t dtype, image_dtype, gradient_dtype;
     double factor; /* multiplies the gradient first */
     double limit;  /* then its elements are clamped to this size */
     double lr;

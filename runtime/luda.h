@@ -179,6 +179,14 @@ LUDA_API luda_context *luda_context_current(void);
 /* Recording on or off for the current context; returns the mode before. */
 LUDA_API int luda_set_grad_enabled(int enabled);
 LUDA_API int luda_grad_enabled(void);
+/*
+ * Autocast of the current context: rows with the fact autocast=low compute in this half type (LUDA_BF16 or LUDA_F16), rows
+ * with autocast=f32 in f32, whichever of these three types their inputs have. Any other value turns it off. Returns what
+ * it was before; -1: off. In-place forms, `out` and backward are never cast. The rounded copy of a leaf is kept with
+ * its storage until the values change; luda_optim_step renews it. Writes through luda_tensor_data are not noticed.
+ */
+LUDA_API int luda_set_autocast(int dtype);
+LUDA_API int luda_autocast(void);
 LUDA_API void luda_manual_seed(uint64_t seed);
 LUDA_API luda_status luda_generator_new(uint64_t seed, luda_generator **out);
 LUDA_API void luda_generator_retain(luda_generator *generator);

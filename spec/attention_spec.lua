@@ -17,7 +17,7 @@ describe("attention with dropout", function()
 
   --- The same mask at every call.
   local function dropped(q, k, v)
-    return luda.attention(q, k, v, { causal = true, dropout = 0.4, generator = luda.generator(9) })
+    return luda.scaled_dot_product_attention(q, k, v, { is_causal = true, dropout_p = 0.4, generator = luda.generator(9) })
   end
 
   it("has the gradients of differences, of first and second order", function()
@@ -32,7 +32,9 @@ describe("attention with dropout", function()
       -- Equal scores over 500 keys: each weight is 1/500, kept with probability 0.6 and divided by it; v is the identity.
       local n = 500
       local zeros = luda.zeros(1, n, 1)
-      local out = luda.attention(zeros, zeros, luda.eye(n):unsqueeze(1), { dropout = 0.4, generator = luda.generator(9) })
+      local out = luda.scaled_dot_product_attention(zeros, zeros, luda.eye(n):unsqueeze(1), {
+        dropout_p = 0.4, generator = luda.generator(9),
+      })
       local kept = out:gt(0):to("f32"):mean():item()
       assert.is_true(math.abs(kept - 0.6) < 0.005, ("%g of the weights were kept"):format(kept))
       assert.tensor_near({ 1 / 500 / 0.6 }, luda.amax(out):reshape(1), 1e-5, 0)

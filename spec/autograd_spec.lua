@@ -26,6 +26,27 @@ describe("backward", function()
     assert.equal(2, grads:len())
   end)
 
+  it("adds up the gradients of overlapping parts of a tensor", function()
+    local x = leaf { { 1, 2, 3 }, { 4, 5, 6 }, { 7, 8, 9 }, { 10, 11, 12 } }
+    local h = x * 2
+    local rows = h:narrow(1, 2, 2) * luda.tensor { { 1, -1, 2 }, { 3, 0.5, -4 } }
+    local column = h:select(2, 2) * luda.tensor { 10, 20, 30, 40 }
+    local chosen = h:index_select(luda.tensor({ 4, 1, 4 }, { dtype = "i64" }), 1) * luda.tensor { { 1 }, { 100 }, { -3 } }
+    local strided = h[{ { 1, 4, 3 }, { 3, 3 } }] * -5
+    local loss = rows:sum() + column:sum() + chosen:sum() + strided:sum() + (h * 0.25):sum()
+    -- a quarter everywhere; each part where it lies
+    local expected = { { 100.25, 110.25, 95.25 }, { 1.25, 19.25, 2.25 }, { 3.25, 30.75, -3.75 }, { -1.75, 38.25, -6.75 } }
+    local middle = autograd.grad(loss, { h }, { retain = true })[1]
+    assert.same(expected, middle:totable())
+    local grads = loss:backward()
+    for i = 1, 4 do
+      for j = 1, 3 do
+        assert.equal(2 * expected[i][j], grads[x]:totable()[i][j])
+      end
+    end
+    assert.same(expected, middle:totable())
+  end)
+
   it("needs a gradient for roots of several elements", function()
     local x = leaf { 1, 2, 3 }
     assert.raises("graph", "pass gradient=", (x * 2).backward, x * 2)

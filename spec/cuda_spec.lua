@@ -72,6 +72,21 @@ describe("cuda", function()
     assert.equal(3, x[4]:item()) -- reported once; the device goes on
   end)
 
+  it("renews the rounded copies that autocast reads", function()
+    luda.scope(function()
+      local w = luda.randn(33, 5):to("cuda"):requires_grad_()
+      local optimizer = luda.optim.AdamW { w }
+      local unit = luda.eye(33):to("bf16"):to("cuda")
+      for _ = 1, 2 do
+        local copy = luda.autocast(luda.matmul, unit, w)
+        assert.equal("bf16", copy.dtype)
+        assert.same(w:detach():to("bf16"):totable(), copy:totable())
+        optimizer:step(0.1, copy:to("f32"):square():sum():backward())
+      end
+      assert.same(w:detach():to("bf16"):totable(), luda.autocast(luda.matmul, unit, w):totable())
+    end)
+  end)
+
   it("trains as the CPU does", function()
     luda.scope(function()
       local losses, weight = train("cpu")

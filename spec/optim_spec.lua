@@ -448,6 +448,30 @@ describe("a step", function()
     end
   end)
 
+  it("leaves a half the rounded value of its master, and a master the path of a float", function()
+    for _, name in ipairs { "SGD", "Adam", "AdamW", "AdaGrad", "RMSProp", "Adan" } do
+      for _, dtype in ipairs { "f16", "bf16" } do
+        luda.scope(function()
+          local start, gradient = luda.randn(3, 67):to(dtype), luda.randn(3, 67):to(dtype)
+          local half, wide = start:clone():requires_grad_(), start:to("f32"):requires_grad_()
+          local opt = optim[name]({ half }, { fp32_master = true, max_grad_norm = 2 })
+          local wide_opt = optim[name]({ wide }, { max_grad_norm = 2 })
+          for _ = 1, 3 do
+            local a, b = Gradients(), Gradients()
+            a:register(half, gradient)
+            b:register(wide, gradient:to("f32"))
+            opt:step(0.05, a)
+            wide_opt:step(0.05, b)
+          end
+          local master = opt:state().master["1"]
+          assert.is_true(half:detach():equal(master:to(dtype)), name)
+          assert.is_true(wide:detach():equal(master), name)
+          assert.is_false(half:detach():equal(start))
+        end)
+      end
+    end
+  end)
+
   it("divides by the gradient scale before clipping", function()
     local results = {}
     for i, scale in ipairs { 1, 16 } do

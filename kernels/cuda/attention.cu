@@ -34,9 +34,9 @@ static attention plan_attention(const luda_call *call, const luda_operand *q, co
     w.keys = k->shape[n - 2];
     w.width = q->shape[n - 1];
     w.value_width = v->shape[n - 1];
-    w.causal = a->causal;
+    w.causal = a->is_causal;
     w.scale = a->scale != 0 ? a->scale : 1 / sqrt(static_cast<double>(w.width > 0 ? w.width : 1));
-    w.dropout = a->dropout;
+    w.dropout = a->dropout_p;
     w.random = draw_of(&a->generator);
     return w;
 }

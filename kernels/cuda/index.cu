@@ -75,7 +75,8 @@ __global__ void key_positions(space<1> s, slices p, keyed *items, int64_t padded
 
 /* s: the output, the gradient without its positions, the coordinate along the dimension; order: the gradient by position. */
 template <class T, class A>
-__global__ void gather_slices(space<3> s, space<1> order, const keyed *items, int64_t count, T *out, const T *g)
+__global__ void gather_slices(space<3> s, space<1> order, const keyed *items, int64_t count, int accumulate, T *out,
+                              const T *g)
 {
     for (int64_t i = first_element(); i < s.numel; i += step()) {
         int64_t at[3], low = 0, high = count, from[1];
@@ -88,7 +89,7 @@ __global__ void gather_slices(space<3> s, space<1> order, const keyed *items, in
             else
                 high = middle;
         }
-        A sum = 0;
+        A sum = accumulate ? static_cast<A>(load(out[at[0]])) : 0;
         for (; low < count && items[low].key == wanted; low++) {
             order.locate(items[low].value, from);
             sum += static_cast<A>(load(g[at[1] + from[0]]));
@@ -120,7 +121,7 @@ static luda_status gather_in(const luda_call *call, luda_cuda_stream *stream, co
     if (status != LUDA_OK || s.numel == 0)
         return status;
     LUDA_LAUNCH((gather_slices<T, A>), blocks_for(s.numel), BLOCK, 0, stream->stream, s, order, items, count,
-                static_cast<T *>(out->data), static_cast<const T *>(g->numel > 0 ? g->data : NULL));
+                call->accumulate, static_cast<T *>(out->data), static_cast<const T *>(g->numel > 0 ? g->data : NULL));
     return launched(call);
 }
 

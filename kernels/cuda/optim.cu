@@ -324,31 +324,31 @@ struct rule_adan {
 
 template <class C>
 struct update {
-    int dtype, gradient_dtype;
+    int dtype, image_dtype, gradient_dtype;
     C factor, limit;
     states<C> state;
 };
 
 template <class RULE, class C>
-__global__ void apply_rule(int64_t n, update<C> u, RULE rule, void *parameter, C *master, const void *gradient)
+__global__ void apply_rule(int64_t n, update<C> u, RULE rule, void *value, void *image, const void *gradient)
 {
     for (int64_t i = first_element(); i < n; i += step()) {
         C g = clamp(u.factor * load_any<C>(gradient, u.gradient_dtype, i), u.limit);
-        C p = rule(master ? master[i] : load_any<C>(parameter, u.dtype, i), g, u.state, i);
-        if (master)
-            master[i] = p;
-        store_any(parameter, u.dtype, i, p);
+        C p = rule(load_any<C>(value, u.dtype, i), g, u.state, i);
+        store_any(value, u.dtype, i, p);
+        if (image)
+            store_any(image, u.image_dtype, i, p);
     }
 }
 
 template <class RULE, class C>
 static void launch_rule(const luda_optim_update *u, cudaStream_t stream)
 {
-    update<C> w = { u->dtype, u->gradient_dtype, static_cast<C>(u->factor), static_cast<C>(u->limit), {} };
+    update<C> w = { u->dtype, u->image_dtype, u->gradient_dtype, static_cast<C>(u->factor), static_cast<C>(u->limit), {} };
     for (int i = 0; i < LUDA_OPTIM_STATES; i++)
         w.state.of[i] = static_cast<C *>(u->state[i]);
-    LUDA_LAUNCH((apply_rule<RULE, C>), blocks_for(u->span.numel), BLOCK, 0, stream, u->span.numel, w, RULE(u), u->parameter,
-                static_cast<C *>(u->master), u->gradient);
+    LUDA_LAUNCH((apply_rule<RULE, C>), blocks_for(u->span.numel), BLOCK, 0, stream, u->span.numel, w, RULE(u), u->value,
+                u->image, u->gradient);
 }
 
 template <template <class> class RULE>

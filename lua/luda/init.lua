@@ -16,6 +16,7 @@ require "luda.index"
 require "luda.print"
 local create = require "luda.create"
 local random = require "luda.random"
+local autocast = require "luda.autocast"
 local autograd = require "luda.autograd"
 local files = require "luda.files"
 
@@ -35,6 +36,8 @@ local luda = {
   set_memory_budget = memory.set_memory_budget,
   no_grad = autograd.no_grad,
   enable_grad = autograd.enable_grad,
+  autocast = autocast.autocast,
+  autocast_dtype = autocast.dtype,
   generator = random.generator,
   manual_seed = random.manual_seed,
   save = files.save,

@@ -137,10 +137,32 @@ static luda_status run_plan(luda_plan *plan, luda_tensor *const *in, bool record
 
 /* --- Applying --- */
 
-static luda_status cast_input(luda_tensor *tensor, luda_dtype dtype, luda_tensor **out)
+/*
+ * A cast of a parameter, or of a view of one, that reads the image its storage keeps. Each use is a node of its own, so that
+ * the gradients of all uses are added in the parameter's type.
+ */
+static luda_status cast_by_image(luda_plan *plan, luda_tensor *tensor, luda_tensor **out)
+{
+    luda_node *node = NULL;
+    bool record;
+    LUDA_TRY(wants_recording(plan, NULL, &record));
+    if (record)
+        LUDA_TRY(begin_recording(plan, &tensor, NULL, &node));
+    luda_status status = luda__image_view(tensor, plan->out[0].dtype, out);
+    if (status == LUDA_OK && record)
+        status = end_recording(node, out);
+    luda__release(node);
+    return status;
+}
+
+static luda_status cast_input(luda_tensor *tensor, luda_dtype dtype, bool autocast, luda_tensor **out)
 {
     luda_attrs attrs = { .family = LUDA_ATTRS_cast, .cast = { (int32_t)dtype, { LUDA_SAME_DEVICE, 0 } } };
-    return luda_apply(LUDA_OP_to, &tensor, 1, &attrs, out);
+    luda_plan plan;
+    if (!autocast || !luda__image_possible(tensor, dtype))
+        return luda_apply(LUDA_OP_to, &tensor, 1, &attrs, out);
+    LUDA_TRY(luda__plan(LUDA_OP_to, &tensor, 1, &attrs, &plan));
+    return cast_by_image(&plan, tensor, out);
 }
 
 static bool needs_casts(const luda_plan *plan)
@@ -153,7 +175,7 @@ static bool needs_casts(const luda_plan *plan)
     return false;
 }
 
-static luda_status apply_with_casts(luda_plan *plan, bool record, luda_tensor *into, luda_tensor **out)
+static luda_status apply_with_casts(luda_plan *plan, bool record, bool autocast, luda_tensor *into, luda_tensor **out)
 {
     luda_tensor *few[LUDA_MAX_INPUTS], **cast = few;
     luda_status status = LUDA_OK;
@@ -164,7 +186,7 @@ static luda_status apply_with_casts(luda_plan *plan, bool record, luda_tensor *i
         luda_tensor *tensor = plan->in[made];
         cast[made] = NULL;
         if (tensor && (luda_dtype)tensor->dtype != luda__planned_cast(plan, made))
-            status = cast_input(tensor, luda__planned_cast(plan, made), &cast[made]);
+            status = cast_input(tensor, luda__planned_cast(plan, made), autocast, &cast[made]);
         else
             cast[made] = luda__retain(tensor);
     }
@@ -181,10 +203,11 @@ static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda
 {
     luda_plan plan;
     bool record;
-    LUDA_TRY(luda__plan(op, in, nin, attrs, &plan));
+    int autocast = into ? LUDA__NO_AUTOCAST : luda__context()->autocast;
+    LUDA_TRY(luda__plan_autocast(op, in, nin, attrs, autocast, &plan));
     LUDA_TRY(wants_recording(&plan, into, &record));
     if (needs_casts(&plan))
-        return apply_with_casts(&plan, record, into, out);
+        return apply_with_casts(&plan, record, autocast != LUDA__NO_AUTOCAST, into, out);
     return run_plan(&plan, in, record, into, out);
 }
 

@@ -88,7 +88,8 @@ static luda_status make_room(luda_walk *walk)
     walk->dx = calloc(widest, sizeof *walk->dx);
     walk->need = calloc(widest, 1);
     walk->kept = calloc(kept, sizeof *walk->kept);
-    if (!walk->arena || !walk->ready || !walk->dx || !walk->need || !walk->kept)
+    walk->into = calloc(widest, sizeof *walk->into);
+    if (!walk->arena || !walk->ready || !walk->dx || !walk->need || !walk->kept || !walk->into)
         return luda__fail(LUDA_ENOMEM, "backward: no memory for %d nodes", walk->count);
     size_t at = 0;
     for (int i = 0; i < walk->count; i++) {

@@ -168,6 +168,7 @@ luda_status luda_set_requires_grad(luda_tensor *tensor, int required)
     }
     LUDA_TRY(luda__node_make(&tensor, 1, 1, false, NULL, &node));
     tensor->requires_grad = true;
+    luda__image_allow(tensor);
     if (tensor->id == 0 || tensor->id > (uint64_t)1 << 40)
         tensor->id = ++node->context->last_leaf;
     node->leaf = tensor->id;

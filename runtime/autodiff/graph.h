@@ -80,6 +80,7 @@ typedef struct luda_rule {
     luda_tensor *const *y;  /* kept outputs */
     const luda_attrs *attrs;
     const uint8_t *need;
+    luda_tensor *const *into; /* per input: its gradient so far, where the walk may add to it in place; else NULL */
     luda_tensor **dx; /* new references */
     luda_status status;
     luda_tensor **temporaries;

@@ -171,6 +171,27 @@ void luda__rule_set(luda_rule *w, int i, T gradient)
         w->dx[i] = luda__retain(gradient);
 }
 
+bool luda__rule_add(luda_rule *w, int i, luda_op op, T const *in, int nin, const luda_attrs *attrs)
+{
+    if (!w->into[i] || w->status != LUDA_OK)
+        return w->status != LUDA_OK;
+    w->status = luda__accumulate(op, in, nin, attrs, w->into[i]);
+    return true;
+}
+
+bool luda__rule_add_part(luda_rule *w, int i, T g, const struct luda_narrow_attrs *part)
+{
+    luda_attrs attrs = { .family = LUDA_ATTRS_narrow, .narrow = *part };
+    T sum = w->into[i], place = NULL;
+    if (!sum || !g || w->status != LUDA_OK)
+        return w->status != LUDA_OK;
+    w->status = luda_apply(LUDA_OP_narrow, &sum, 1, &attrs, &place);
+    if (w->status == LUDA_OK)
+        w->status = luda_apply_into(LUDA_OP_add, (T[]){ place, g }, 2, NULL, place);
+    luda_tensor_release(place);
+    return true;
+}
+
 /* --- Undoing a broadcast --- */
 
 luda_status luda__unbroadcast(luda_tensor *gradient, int ndim, const int64_t *shape, luda_tensor **out)

@@ -35,6 +35,13 @@ T luda__rule_keep(luda_rule *w, luda_status status, T made);
 /* Sets the gradient of input i from a temporary or lent tensor (NULL: none). */
 void luda__rule_set(luda_rule *w, int i, T gradient);
 
+/*
+ * Adds to what input i's gradient has got so far, in place; false where that is not possible and nothing was done: the
+ * rule then sets the gradient. An operator's result, or g at `length` positions of a dimension.
+ */
+bool luda__rule_add(luda_rule *w, int i, luda_op op, T const *in, int nin, const luda_attrs *attrs);
+bool luda__rule_add_part(luda_rule *w, int i, T g, const struct luda_narrow_attrs *part);
+
 #define RULE(name) void luda__gradient_of_##name(luda_rule *w)
 /* Sugar: one output, called once for each needed input i, returns its gradient. */
 #define RULE1(name)                                                                                                    \

@@ -141,6 +141,8 @@ static T narrow(luda_rule *w, T g, int dim, int64_t start, int64_t length, int64
 RULE1(narrow)
 {
     const struct luda_narrow_attrs *a = &w->attrs->narrow;
+    if (luda__rule_add_part(w, i, g, a))
+        return NULL;
     return place(w, g, a->dim, a->start, a->step, input(w, i)->shape[a->dim]);
 }
 
@@ -153,7 +155,10 @@ RULE1(narrow_backward)
 RULE1(select)
 {
     const struct luda_select_attrs *a = &w->attrs->select;
-    return place(w, luda__rule_unsqueeze(w, g, a->dim), a->dim, a->index, 1, input(w, i)->shape[a->dim]);
+    g = luda__rule_unsqueeze(w, g, a->dim);
+    if (luda__rule_add_part(w, i, g, &(struct luda_narrow_attrs){ a->dim, a->index, 1, 1 }))
+        return NULL;
+    return place(w, g, a->dim, a->index, 1, input(w, i)->shape[a->dim]);
 }
 
 RULE1(transpose) { return luda__rule_apply(w, LUDA_OP_transpose, &g, 1, w->attrs, NULL); }
@@ -282,7 +287,9 @@ RULE1(index_select)
     luda_attrs attrs = { .family = LUDA_ATTRS_index_select_backward,
                          .index_select_backward = { a->dim, a->base, input(w, 0)->shape[a->dim] } };
     T in[] = { g, x[1] };
-    return i == 0 ? luda__rule_apply(w, LUDA_OP_index_select_backward, in, 2, &attrs, NULL) : NULL;
+    if (i != 0 || !g || (x[1]->dtype == LUDA_I64 && luda__rule_add(w, i, LUDA_OP_index_select_backward, in, 2, &attrs)))
+        return NULL;
+    return luda__rule_apply(w, LUDA_OP_index_select_backward, in, 2, &attrs, NULL);
 }
 
 RULE1(index_select_backward)

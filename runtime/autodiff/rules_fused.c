@@ -165,7 +165,7 @@ RULE(attention)
 {
     T in[] = { w->g[0], w->x[0], w->x[1], w->x[2], w->y[0], w->y[1] };
     if (w->g[0])
-        set_all(w, LUDA_OP_attention_backward, in, 6, w->attrs, 3);
+        set_all(w, LUDA_OP_scaled_dot_product_attention_backward, in, 6, w->attrs, 3);
 }
 
 /* 1 where query t may see key s (s <= t + S - T), else 0: [T, S]. */
@@ -185,14 +185,14 @@ RULE(attention_composed)
         return;
     double factor = a->scale != 0 ? a->scale : 1 / sqrt((double)q->shape[q->ndim - 1]);
     T scores = scale(matmul(q, transposed(k)), factor);
-    if (scores && a->causal)
+    if (scores && a->is_causal)
         scores = where(causal_mask(w, q, q->shape[q->ndim - 2], k->shape[k->ndim - 2]), scores, number_like(scores, -INFINITY));
     T p = scores ? luda__rule_apply(w, LUDA_OP_softmax, &scores, 1, &rows, NULL) : NULL;
     if (!p)
         return;
     T kept = NULL, dp = matmul(g, transposed(v));
-    if (a->dropout > 0) { /* the kernel's mask is dropout's over [..., T, S] */
-        luda_attrs attrs = { .family = LUDA_ATTRS_dropout, .dropout = { a->dropout, a->generator } };
+    if (a->dropout_p > 0) { /* the kernel's mask is dropout's over [..., T, S] */
+        luda_attrs attrs = { .family = LUDA_ATTRS_dropout, .dropout = { a->dropout_p, a->generator } };
         T ones = luda__rule_full(w, p, (luda_dtype)p->dtype, 1, p->ndim, p->shape);
         kept = ones ? luda__rule_apply(w, LUDA_OP_dropout, &ones, 1, &attrs, NULL) : NULL;
         dp = mul(dp, kept);

@@ -30,6 +30,7 @@ static void walk_destroy(void *object)
     free(walk->dx);
     free(walk->need);
     free(walk->kept);
+    free(walk->into);
     free(walk);
 }
 
@@ -67,6 +68,13 @@ static luda_status seed(luda_tensor *root, luda_tensor *gradient, luda_tensor **
     return luda__compute(LUDA_OP_full, NULL, 0, &attrs, out);
 }
 
+/* True if nobody else can see a gradient, so that it may be added to in place. */
+static bool is_own(const luda_walk *walk, const luda_tensor *gradient)
+{
+    return !walk->create_graph && gradient->contiguous && atomic_load(&gradient->base.references) == 1 &&
+           atomic_load(&gradient->storage->base.references) == 1;
+}
+
 /* Adds a reference to what an output has got so far; takes the reference. */
 static luda_status contribute(luda_walk *walk, walk_entry *entry, int output, luda_tensor *gradient)
 {
@@ -76,8 +84,7 @@ static luda_status contribute(luda_walk *walk, walk_entry *entry, int output, lu
         return LUDA_OK;
     }
     luda_tensor *in[] = { *sum, gradient }, *added = NULL;
-    bool own = !walk->create_graph && (*sum)->contiguous && atomic_load(&(*sum)->base.references) == 1 &&
-               atomic_load(&(*sum)->storage->base.references) == 1 && (*sum)->dtype == gradient->dtype;
+    bool own = is_own(walk, *sum) && (*sum)->dtype == gradient->dtype;
     luda_status status = own ? luda_apply_into(LUDA_OP_add, in, 2, NULL, *sum) : luda_apply(LUDA_OP_add, in, 2, NULL, &added);
     luda_tensor_release(gradient);
     if (status == LUDA_OK && !own) {
@@ -246,11 +253,24 @@ static luda_status fetch_kept(const luda_walk *walk, luda_node *node, luda_tenso
     return LUDA_OK;
 }
 
+/* The sums of inputs' gradients that a rule may add to: of the gradient's own dtype, and seen by nobody else. */
+static void find_sums(luda_walk *walk, const walk_entry *entry)
+{
+    const luda_node *node = entry->node;
+    for (int i = 0; i < node->nin; i++) {
+        const luda_node_input *input = &node->in[i];
+        luda_tensor *sum = input->parent ? luda__walk_entry(walk, input->parent)->g[input->parent_output] : NULL;
+        bool fits = sum && entry->g[0] && sum->dtype == entry->g[0]->dtype && sum->dtype == input->dtype;
+        walk->into[i] = fits && is_own(walk, sum) ? sum : NULL;
+    }
+}
+
 static luda_status run_rule(luda_walk *walk, walk_entry *entry)
 {
     luda_node *node = entry->node;
     luda_rule call = { .node = node, .g = entry->g, .x = walk->kept, .y = walk->kept + node->nin, .attrs = node->attrs,
-                       .need = walk->need, .dx = walk->dx };
+                       .need = walk->need, .into = walk->into, .dx = walk->dx };
+    find_sums(walk, entry);
     call.status = fetch_kept(walk, node, walk->kept);
     if (call.status == LUDA_OK)
         luda__gradient_rule((luda_op)node->op, walk->create_graph)(&call);
@@ -345,15 +365,17 @@ static luda_status resume(luda_walk *walk)
 luda_status luda_walk_step(luda_walk *walk, int *event)
 {
     luda_context *context = luda__context();
-    int before = context->grad_enabled;
+    int before = context->grad_enabled, autocast = context->autocast;
     int reached = LUDA_WALK_DONE;
     if (walk->failed)
         return luda__fail(LUDA_EGRAPH, "backward: this walk has failed; start a new one");
     context->grad_enabled = walk->create_graph;
+    context->autocast = LUDA__NO_AUTOCAST; /* rules see the types that were recorded */
     luda_status status = resume(walk);
     while (status == LUDA_OK && reached == LUDA_WALK_DONE && (walk->nready > 0 || walk->position < walk->count))
         status = walk->nready > 0 ? step_leaf(walk, &reached) : step_node(walk, &reached);
     context->grad_enabled = before;
+    context->autocast = autocast;
     walk->failed = status != LUDA_OK;
     if (status == LUDA_OK)
         *event = reached;

@@ -41,6 +41,7 @@ struct luda_walk {
     walk_entry *current;
     luda_tensor **dx; /* room for the widest node */
     uint8_t *need;
+    luda_tensor **into; /* per input of a rule: see luda_rule */
     luda_tensor **kept; /* room for kept inputs and outputs */
     uint64_t leaf;
 };

@@ -87,6 +87,7 @@ luda_status luda_context_new(luda_context **out)
         return status;
     }
     context->grad_enabled = 1;
+    context->autocast = LUDA__NO_AUTOCAST;
     context->signals.limit_bytes = FIRST_LIMIT;
     context->signals.attend = LUDA__NO_SCOPE;
     *out = context;
@@ -141,6 +142,19 @@ int luda_set_grad_enabled(int enabled)
 int luda_grad_enabled(void)
 {
     return luda__context()->grad_enabled;
+}
+
+int luda_set_autocast(int dtype)
+{
+    luda_context *context = luda__context();
+    int before = context->autocast;
+    context->autocast = dtype == LUDA_BF16 || dtype == LUDA_F16 ? dtype : LUDA__NO_AUTOCAST;
+    return before;
+}
+
+int luda_autocast(void)
+{
+    return luda__context()->autocast;
 }
 
 luda_generator *luda_context_generator(luda_context *context)

@@ -119,6 +119,11 @@ typedef struct luda_storage {
     void *owner;
     /* The context whose counters carry these bytes, or NULL. */
     struct luda_context *context;
+    /* Images (below). */
+    bool has_parameter, image_used;
+    int8_t image_dtype;
+    uint32_t image_version; /* of this storage, when the image was right */
+    struct luda_storage *image;
 } luda_storage;
 
 luda_status luda__storage_new(luda_device device, size_t bytes, luda_storage **out);
@@ -177,6 +182,22 @@ bool luda__overlaps_itself(const luda_tensor *tensor);
 const char *luda__shape_text(int ndim, const int64_t *shape, char *buffer, size_t size);
 void luda__operand(const luda_tensor *tensor, luda_operand *out);
 
+/* --- Images (image.c): a parameter's storage rounded to a half type, kept for autocast --- */
+
+/*
+ * Element i of the image is element i of the storage, so every view of a parameter has its place in the image too. An
+ * image is right for one version of the storage; an optimizer renews it while it updates the parameter.
+ */
+void luda__image_allow(const luda_tensor *parameter); /* from now on its storage may have one */
+bool luda__image_possible(const luda_tensor *tensor, luda_dtype dtype);
+/* The image as the tensor lies in its storage, made where there is no right one. Untracked. */
+luda_status luda__image_view(const luda_tensor *tensor, luda_dtype dtype, luda_tensor **out);
+/* Where an update must write the image of a whole parameter, or NULL: one that nobody used since the last update goes. */
+void *luda__image_renewable(const luda_tensor *parameter, luda_dtype *dtype);
+/* The parameter was changed and bumped, and its image written with it. */
+void luda__image_renewed(const luda_tensor *parameter);
+void luda__image_drop(luda_storage *storage);
+
 /* --- Dispatch --- */
 
 /* What shape and type rules decide about one output. */
@@ -203,6 +224,9 @@ typedef struct luda_plan {
 
 /* Checks everything that can be checked before memory is touched. */
 luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_plan *plan);
+/* The same under autocast to a half type; LUDA__NO_AUTOCAST: without. */
+luda_status luda__plan_autocast(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, int autocast,
+                                luda_plan *plan);
 /* Runs a plan whose inputs have the planned dtypes. `into` (or NULL) receives the first output. */
 luda_status luda__run(luda_plan *plan, luda_tensor *const *in, luda_tensor *into, luda_tensor **out);
 /* plan + casts + run without recording. */
@@ -214,6 +238,8 @@ luda_status luda__copy(const luda_tensor *source, luda_tensor *target);
 luda_status luda__move(const luda_tensor *source, luda_dtype dtype, luda_device device, luda_tensor **out);
 
 /* --- Contexts --- */
+
+enum { LUDA__NO_AUTOCAST = -1 };
 
 struct luda_generator {
     luda_object base;
@@ -232,6 +258,7 @@ struct luda_context {
     luda_signals signals;
     luda_generator *generator;
     int grad_enabled;
+    int autocast; /* a half type, or LUDA__NO_AUTOCAST */
     atomic_llong live_bytes; /* of storages made under this context; released by any thread */
     uint64_t last_leaf, last_other; /* ids given out */
     uint64_t order;                 /* creation order of nodes */

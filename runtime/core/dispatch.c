@@ -92,7 +92,29 @@ static void draw(luda_plan *plan)
     generator->counter += (uint64_t)luda__random_blocks(plan->op, numbers);
 }
 
-luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_plan *plan)
+/* Under autocast type rules see copies of the inputs that have the type which the row's fact asks for. */
+static luda_status plan_types(luda_plan *plan, int autocast)
+{
+    luda_tensor changed[LUDA_MAX_INPUTS], *seen[LUDA_MAX_INPUTS], *const *in = plan->in;
+    luda__autocast kind = autocast == LUDA__NO_AUTOCAST ? LUDA__AUTOCAST_NONE : luda__facts(plan->op)->autocast;
+    if (kind == LUDA__AUTOCAST_NONE || plan->nin > LUDA_MAX_INPUTS)
+        return luda__plan_types(plan);
+    for (int i = 0; i < plan->nin; i++) {
+        seen[i] = in[i];
+        if (!in[i] || luda__class_of((luda_dtype)in[i]->dtype) != LUDA__FLOAT || in[i]->dtype == LUDA_F64)
+            continue;
+        changed[i] = *in[i];
+        changed[i].dtype = (int8_t)(kind == LUDA__AUTOCAST_LOW ? autocast : LUDA_F32);
+        seen[i] = &changed[i];
+    }
+    plan->in = seen;
+    luda_status status = luda__plan_types(plan);
+    plan->in = in;
+    return status;
+}
+
+luda_status luda__plan_autocast(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, int autocast,
+                                luda_plan *plan)
 {
     if ((unsigned)op >= LUDA_OP_COUNT)
         return luda__fail(LUDA_EINVAL, "apply: there is no operator %d", (int)op);
@@ -109,10 +131,15 @@ luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_a
         luda_attrs_default(op, &plan->attrs);
     LUDA_TRY(check_inputs(plan));
     LUDA_TRY(plan_device(plan));
-    LUDA_TRY(luda__plan_types(plan));
+    LUDA_TRY(plan_types(plan, autocast));
     LUDA_TRY(luda__plan_shapes(plan));
     draw(plan);
     return LUDA_OK;
+}
+
+luda_status luda__plan(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_plan *plan)
+{
+    return luda__plan_autocast(op, in, nin, attrs, LUDA__NO_AUTOCAST, plan);
 }
 
 luda_dtype luda__planned_cast(const luda_plan *plan, int input)
@@ -216,7 +243,7 @@ static luda_dtype kernel_dtype(const luda_plan *plan, const luda_operand *ins, c
     return (luda_dtype)ins[mask_first ? 1 : 0].dtype;
 }
 
-static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, luda_tensor *const *out)
+static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, luda_tensor *const *out, bool accumulate)
 {
     const luda_device_ops *device = luda__device(plan->device);
     luda_operand few[LUDA_MAX_INPUTS], outs[LUDA_MAX_OUTPUTS], *ins = few;
@@ -231,7 +258,7 @@ static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, lud
     if (!kernel) {
         status = luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on %s", plan->info->name, luda_dtype_name(dtype), device->name);
     } else {
-        luda_call call = { ins, outs, count, plan->info->outputs, plan->op, &plan->attrs, NULL, message };
+        luda_call call = { ins, outs, count, plan->info->outputs, plan->op, &plan->attrs, accumulate, NULL, message };
         if (device->stream_current)
             call.stream = device->stream_current(plan->device.index);
         count_run(plan->op);
@@ -267,7 +294,7 @@ static luda_status run_fresh(luda_plan *plan, luda_tensor *const *in, luda_tenso
     if (plan->info->attrs == LUDA_ATTRS_cast && !luda__same_device(plan->attrs.cast.device, plan->device))
         return luda__move(in[0], plan->out[0].dtype, plan->attrs.cast.device, out);
     LUDA_TRY(new_outputs(plan, made));
-    luda_status status = run_kernel(plan, in, made);
+    luda_status status = run_kernel(plan, in, made, false);
     for (int o = 0; o < plan->info->outputs; o++)
         if (status == LUDA_OK)
             out[o] = made[o];
@@ -282,7 +309,8 @@ static bool may_write(const luda_plan *plan, const luda_tensor *in, const luda_t
     if (!in || in->storage != into->storage)
         return true;
     return broadcasts(plan) && in->offset == into->offset && in->dtype == into->dtype && in->ndim == into->ndim &&
-           memcmp(in->shape, into->shape, (size_t)into->ndim * sizeof *into->shape) == 0 && in->contiguous;
+           memcmp(in->shape, into->shape, (size_t)into->ndim * sizeof *into->shape) == 0 &&
+           memcmp(in->stride, into->stride, (size_t)into->ndim * sizeof *into->stride) == 0;
 }
 
 static luda_status check_into(const luda_plan *plan, const luda_tensor *into)
@@ -305,13 +333,13 @@ static luda_status check_into(const luda_plan *plan, const luda_tensor *into)
 static luda_status run_into(luda_plan *plan, luda_tensor *const *in, luda_tensor *into)
 {
     LUDA_TRY(check_into(plan, into));
-    bool direct = into->contiguous && plan->out[0].dtype == (luda_dtype)into->dtype && plan->info->outputs == 1 &&
+    bool direct = (into->contiguous || broadcasts(plan)) && plan->out[0].dtype == (luda_dtype)into->dtype && plan->info->outputs == 1 &&
                   !plan->is_view && luda__same_device(plan->device, into->storage->device) &&
                   plan->info->attrs != LUDA_ATTRS_cast;
     for (int i = 0; direct && i < plan->nin; i++)
         direct = may_write(plan, in[i], into);
     if (direct) {
-        LUDA_TRY(run_kernel(plan, in, &into));
+        LUDA_TRY(run_kernel(plan, in, &into, false));
     } else {
         luda_tensor *made[LUDA_MAX_OUTPUTS];
         LUDA_TRY(run_fresh(plan, in, made));
@@ -330,6 +358,16 @@ luda_status luda__run(luda_plan *plan, luda_tensor *const *in, luda_tensor *into
         return run_fresh(plan, in, out);
     LUDA_TRY(run_into(plan, in, into));
     out[0] = luda__retain(into);
+    return LUDA_OK;
+}
+
+luda_status luda__accumulate(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into)
+{
+    luda_plan plan;
+    LUDA_TRY(luda__plan(op, in, nin, attrs, &plan));
+    LUDA_TRY(check_into(&plan, into));
+    LUDA_TRY(run_kernel(&plan, in, &into, true));
+    luda__bump(into);
     return LUDA_OK;
 }
 

@@ -30,7 +30,7 @@ static luda_status copy_here(const luda_tensor *source, luda_tensor *target)
     luda_kernel kernel = ops->kernels(device.index)->kernels[LUDA_OP_to][source->dtype];
     if (!kernel)
         return luda__fail(LUDA_ENOTSUP, "to: not supported for %s on %s", luda_dtype_name((luda_dtype)source->dtype), ops->name);
-    luda_call call = { &in, &out, 1, 1, LUDA_OP_to, &attrs, ops->stream_current ? ops->stream_current(device.index) : NULL, message };
+    luda_call call = { &in, &out, 1, 1, LUDA_OP_to, &attrs, 0, ops->stream_current ? ops->stream_current(device.index) : NULL, message };
     return said(kernel(&call), message);
 }
 

@@ -110,7 +110,7 @@ static void set_number(luda_attrs *attrs, const luda_field_info *field, double v
 /* --- Facts: key=value separated by ';' --- */
 
 static const char *const fact_keys[] = {
-    "attrs", "optional", "inplace", "hidden", "base", "random", "autocast", "recompute", "unfused", "symbol", "doc",
+    "attrs", "optional", "inplace", "hidden", "base", "random", "accumulate", "autocast", "recompute", "unfused", "symbol", "doc",
 };
 
 /* The first character of a fact's value ("" for a bare key), or NULL; *length up to the ';'. */
@@ -174,6 +174,17 @@ static bool parse_defaults(luda_op op)
     return true;
 }
 
+static bool parse_autocast(luda_op op)
+{
+    static const char *const words[] = { [LUDA__AUTOCAST_LOW] = "low", [LUDA__AUTOCAST_F32] = "f32" };
+    size_t length;
+    const char *value = find_fact(ops[op].facts, "autocast", &length);
+    for (int kind = LUDA__AUTOCAST_LOW; value && kind <= LUDA__AUTOCAST_F32; kind++)
+        if (strlen(words[kind]) == length && strncmp(words[kind], value, length) == 0)
+            op_facts[op].autocast = (luda__autocast)kind;
+    return !value || op_facts[op].autocast != LUDA__AUTOCAST_NONE;
+}
+
 static bool parse_row(luda_op op)
 {
     luda_op_info *info = &ops[op];
@@ -186,10 +197,11 @@ static bool parse_row(luda_op op)
     value = find_fact(info->facts, "hidden", &length);
     info->hidden = value ? atoi(value) : 0;
     facts->random = find_fact(info->facts, "random", &length) != NULL;
+    facts->accumulate = find_fact(info->facts, "accumulate", &length) != NULL;
     facts->inplace = find_fact(info->facts, "inplace", &length) != NULL;
     facts->recompute_cheap = find_fact(info->facts, "recompute", &length) != NULL;
     facts->is_view = strcmp(info->types, "VIEW") == 0;
-    return parse_defaults(op);
+    return parse_autocast(op) && parse_defaults(op);
 }
 
 /* Runs before main and before any thread; a bad row is named by luda__table_fault, which the build's check asks. */

@@ -9,8 +9,12 @@ typedef enum luda__dtype_class { LUDA__BOOL, LUDA__INT, LUDA__FLOAT } luda__dtyp
 luda__dtype_class luda__class_of(luda_dtype dtype);
 const char *luda__dtype_file_name(luda_dtype dtype); /* as in safetensors: "F32" */
 
+/* What floating inputs of a row become under autocast; double stays. */
+typedef enum luda__autocast { LUDA__AUTOCAST_NONE, LUDA__AUTOCAST_LOW, LUDA__AUTOCAST_F32 } luda__autocast;
+
 typedef struct luda__op_facts {
-    bool random, inplace, recompute_cheap, is_view;
+    bool random, inplace, accumulate, recompute_cheap, is_view;
+    luda__autocast autocast;
 } luda__op_facts;
 
 const luda__op_facts *luda__facts(luda_op op);
@@ -19,6 +23,11 @@ const luda__op_facts *luda__facts(luda_op op);
 luda_status luda__plan_types(luda_plan *plan);
 /* Shape rules (shapes.c): output shapes, and strides for views, into the plan. */
 luda_status luda__plan_shapes(luda_plan *plan);
+/*
+ * Adds the result of a row with the fact `accumulate`, whose inputs need no cast, to a contiguous tensor of its shape and
+ * dtype that shares memory with no input.
+ */
+luda_status luda__accumulate(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into);
 luda_dtype luda__promote(luda_dtype a, luda_dtype b);
 luda_status luda__broadcast(const char *op, const luda_tensor *a, int *ndim, int64_t *shape);
 

@@ -383,8 +383,8 @@ static luda_status attention_operands(luda_plan *plan, const luda_tensor *q, con
     if (k->shape[n - 2] != v->shape[n - 2])
         return luda__shapes_differ(plan, k, v, "there must be one value for each key");
     const struct luda_attention_attrs *a = &plan->attrs.attention;
-    if (!(a->dropout >= 0 && a->dropout < 1))
-        return luda__fail(LUDA_EINVAL, "%s: dropout %g is outside 0 .. 1", plan->info->name, a->dropout);
+    if (!(a->dropout_p >= 0 && a->dropout_p < 1))
+        return luda__fail(LUDA_EINVAL, "%s: dropout_p %g is outside 0 .. 1", plan->info->name, a->dropout_p);
     return LUDA_OK;
 }
 

@@ -10,6 +10,7 @@
 static void storage_destroy(void *object)
 {
     luda_storage *storage = object;
+    luda__image_drop(storage);
     if (storage->context)
         atomic_fetch_sub_explicit(&storage->context->live_bytes, (long long)storage->bytes, memory_order_relaxed);
     if (storage->free)

@@ -230,6 +230,18 @@ static void fill_corrections(luda_optim_update *u, const luda_optim_update *befo
         u->correction[i] = 1 - pow(beta[i], (double)u->step);
 }
 
+/* What the rule works on, and its rounded image: a half parameter beside its master, or what autocast reads. */
+static void fill_values(step *s, int k)
+{
+    luda_optim_update *u = &s->updates[k];
+    luda_tensor *target = s->targets[k], *master = s->slots[k]->state[MASTER];
+    luda_dtype image_dtype = LUDA_F32;
+    u->value = luda__data(master ? master : target);
+    u->dtype = master ? LUDA_F32 : target->dtype;
+    u->image = master ? luda__data(target) : luda__image_renewable(target, &image_dtype);
+    u->image_dtype = master ? target->dtype : (int32_t)image_dtype;
+}
+
 static void fill_updates(const luda_optim *optim, step *s, double lr, double factor)
 {
     const luda_optim_settings *settings = &optim->settings;
@@ -240,10 +252,7 @@ static void fill_updates(const luda_optim *optim, step *s, double lr, double fac
         luda__optim_slot *slot = s->slots[k];
         double norm = s->norms[k] * inverse;
         *u = (luda_optim_update){
-            .parameter = luda__data(s->targets[k]),
-            .master = slot->state[MASTER] ? luda__data(slot->state[MASTER]) : NULL,
             .gradient = luda__data(s->gradients[k]),
-            .dtype = slot->parameter->dtype,
             .gradient_dtype = s->gradients[k]->dtype,
             .factor = factor,
             .limit = settings->clip_value > 0 ? settings->clip_value : HUGE_VAL,
@@ -251,6 +260,7 @@ static void fill_updates(const luda_optim *optim, step *s, double lr, double fac
             .step = slot->steps + 1,
             .hyper = &optim->groups[slot->group],
         };
+        fill_values(s, k);
         if (settings->clip_norm > 0 && norm > settings->clip_norm)
             u->factor *= settings->clip_norm / norm;
         for (int state = 0; state < LUDA_OPTIM_STATES; state++)
@@ -269,6 +279,8 @@ static luda_status finish(step *s)
         if (s->targets[k] != parameter && status == LUDA_OK)
             status = luda__copy(s->targets[k], parameter);
         luda__bump(parameter);
+        if (s->updates[k].image && !s->slots[k]->state[MASTER])
+            luda__image_renewed(parameter);
         s->slots[k]->steps++;
     }
     return status;

@@ -215,7 +215,7 @@ static inline void fill(tensor *t, double low, double high)
 static inline luda_status run(int op, int key, const luda_operand *in, int nin, luda_operand *out, int nout,
                               const luda_attrs *attrs)
 {
-    luda_call call = { in, out, nin, nout, op, attrs, NULL, message };
+    luda_call call = { in, out, nin, nout, op, attrs, 0, NULL, message };
     luda_kernel kernel = level->kernels[op][key];
     message[0] = 0;
     return kernel ? kernel(&call) : LUDA_ENOTSUP;

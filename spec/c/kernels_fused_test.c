@@ -279,11 +279,11 @@ static void check_attention(int dtype, int causal, int layout, int64_t batch, in
     tensor dq = make(dtype, CONTIGUOUS, SHAPE(batch, nq, d)), dk = make(dtype, CONTIGUOUS, SHAPE(batch, nk, d)),
            dv = make(dtype, CONTIGUOUS, SHAPE(batch, nk, e));
     fill(&q, -2, 2), fill(&k, -2, 2), fill(&v, -2, 2), fill(&g, -2, 2);
-    luda_attrs attrs = { .family = LUDA_ATTRS_attention, .attention = { .causal = causal } };
+    luda_attrs attrs = { .family = LUDA_ATTRS_attention, .attention = { .is_causal = causal } };
     luda_operand in[] = { q.o, k.o, v.o }, outs[] = { out.o, lse.o };
-    CHECK(run(LUDA_OP_attention, dtype, in, 3, outs, 2, &attrs) == LUDA_OK, "%s", message);
+    CHECK(run(LUDA_OP_scaled_dot_product_attention, dtype, in, 3, outs, 2, &attrs) == LUDA_OK, "%s", message);
     luda_operand in2[] = { g.o, q.o, k.o, v.o, out.o, lse.o }, outs2[] = { dq.o, dk.o, dv.o };
-    CHECK(run(LUDA_OP_attention_backward, dtype, in2, 6, outs2, 3, &attrs) == LUDA_OK, "%s", message);
+    CHECK(run(LUDA_OP_scaled_dot_product_attention_backward, dtype, in2, 6, outs2, 3, &attrs) == LUDA_OK, "%s", message);
     double scale = 1 / sqrt((double)d), limit = 4 * tolerance(dtype);
     double *p = calloc((size_t)nk, sizeof *p), *x = calloc((size_t)(2 * nk * (d + e) + d), sizeof *x);
     for (int64_t b = 0; b < batch; b++) {
@@ -358,12 +358,12 @@ static void test_attention_dropout(void)
     tensor dq = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)), dk = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, 1)),
            dv = make(LUDA_F64, CONTIGUOUS, SHAPE(1, N, N));
     luda_attrs attrs = { .family = LUDA_ATTRS_attention,
-                         .attention = { .scale = 1, .dropout = 0.25, .generator = { { .seed = 7 }, 3 } } };
+                         .attention = { .scale = 1, .dropout_p = 0.25, .generator = { { .seed = 7 }, 3 } } };
     fill(&q, -1, 1), fill(&k, -1, 1), fill(&g, -1, 1);
     for (int i = 0; i < N; i++)
         set(&v, i * N + i, 1);
     luda_operand in[] = { q.o, k.o, v.o }, outs[] = { out.o, lse.o }, outs_plus[] = { plus.o, lse.o };
-    CHECK(run(LUDA_OP_attention, LUDA_F64, in, 3, outs, 2, &attrs) == LUDA_OK, "%s", message);
+    CHECK(run(LUDA_OP_scaled_dot_product_attention, LUDA_F64, in, 3, outs, 2, &attrs) == LUDA_OK, "%s", message);
     int dropped = 0, bad = 0;
     for (int i = 0; i < N * N; i++) {
         uint32_t words[4];
@@ -375,14 +375,14 @@ static void test_attention_dropout(void)
     }
     CHECK(bad == 0 && dropped > N * N / 5 && dropped < N * N * 3 / 10, "%d wrong, %d dropped", bad, dropped);
     luda_operand in2[] = { g.o, q.o, k.o, v.o, out.o, lse.o }, outs2[] = { dq.o, dk.o, dv.o };
-    CHECK(run(LUDA_OP_attention_backward, LUDA_F64, in2, 6, outs2, 3, &attrs) == LUDA_OK, "%s", message);
+    CHECK(run(LUDA_OP_scaled_dot_product_attention_backward, LUDA_F64, in2, 6, outs2, 3, &attrs) == LUDA_OK, "%s", message);
     for (int which = 0; which < 3; which++) /* central differences of sum(g out) */
         for (int i = 1; i < N; i += 45) {
             tensor *x = which == 0 ? &q : which == 1 ? &k : &v, *dx = which == 0 ? &dq : which == 1 ? &dk : &dv;
             double before = at(x, i), slope = 0;
             for (int sign = -1; sign <= 1; sign += 2) {
                 set(x, i, before + sign * 1e-5);
-                run(LUDA_OP_attention, LUDA_F64, in, 3, outs_plus, 2, &attrs);
+                run(LUDA_OP_scaled_dot_product_attention, LUDA_F64, in, 3, outs_plus, 2, &attrs);
                 for (int j = 0; j < N * N; j++)
                     slope += sign * at(&g, j) * at(&plus, j) / 2e-5;
             }

@@ -307,10 +307,10 @@ static void test_threads(void)
                           make(dtype, CONTIGUOUS, SHAPE(3, 200, 16)) };
         fill(&q, -1, 1);
         luda_attrs attend = { .family = LUDA_ATTRS_attention,
-                              .attention = { .causal = 1, .dropout = 0.125, .generator = { { .seed = 1 }, 1 } } };
+                              .attention = { .is_causal = 1, .dropout_p = 0.125, .generator = { { .seed = 1 }, 1 } } };
         luda_operand qkv[] = { q.o, q.o, q.o }, six[] = { q.o, q.o, q.o, q.o, out[0].o, out[1].o };
-        same_bits(LUDA_OP_attention, dtype, qkv, 3, &attend, out, 2);
-        same_bits(LUDA_OP_attention_backward, dtype, six, 6, &attend, back, 3);
+        same_bits(LUDA_OP_scaled_dot_product_attention, dtype, qkv, 3, &attend, out, 2);
+        same_bits(LUDA_OP_scaled_dot_product_attention_backward, dtype, six, 6, &attend, back, 3);
         drop(&x), drop(&y), drop(&w), drop(&o), drop(&p), drop(&all), drop(&columns), drop(&mean), drop(&rstd),
             drop(&grads[1]), drop(&grads[2]);
         drop(&q), drop(&out[0]), drop(&out[1]), drop(&back[0]), drop(&back[1]), drop(&back[2]);

@@ -2,9 +2,10 @@
 #ifndef LUDA_ATTENTION_H
 #define LUDA_ATTENTION_H
 
-#include "kernels/cpu/matrix/gemm.h"
+#include "kernels/cpu/matrix/turn.h"
 
-enum { TILE = 128 }; /* queries and keys of a tile */
+/* Queries of a tile; keys of a block, forward and backward; with fewer batch elements queries are cut into slabs. */
+enum { TILE = 64, KEYS = 480, BACKWARD_KEYS = 240, MANY_BATCHES = 16, SLAB_QUERIES = 256 };
 
 /* Operands are [..., rows, width] with equal leading dimensions; lse is [..., T]. */
 typedef struct attention {
@@ -14,7 +15,7 @@ typedef struct attention {
     int causal;
     double scale, dropout;
     uint64_t seed, counter;
-    int64_t query_tiles, key_tiles;
+    int64_t query_slabs, per_slab;
     atomic_int failed;
 } attention;
 
@@ -30,9 +31,9 @@ static inline attention attention_plan(const luda_call *call, const luda_operand
                     .keys = k->shape[n - 2],
                     .width = q->shape[n - 1],
                     .value_width = v->shape[n - 1],
-                    .causal = a->causal,
+                    .causal = a->is_causal,
                     .scale = a->scale,
-                    .dropout = a->dropout,
+                    .dropout = a->dropout_p,
                     .seed = a->generator.seed,
                     .counter = a->generator.counter,
                     .batch = 1 };
@@ -40,8 +41,8 @@ static inline attention attention_plan(const luda_call *call, const luda_operand
         w.batch *= q->shape[d];
     if (w.scale == 0)
         w.scale = 1 / sqrt((double)larger(w.width, 1));
-    w.query_tiles = ceil_div(w.queries, TILE);
-    w.key_tiles = ceil_div(w.keys, TILE);
+    w.per_slab = w.batch >= MANY_BATCHES ? larger(w.queries, 1) : SLAB_QUERIES;
+    w.query_slabs = ceil_div(w.queries, w.per_slab);
     return w;
 }
 

@@ -18,6 +18,7 @@ typedef struct slices {
     /* backward: positions sorted by where they point: order[starts[d] .. starts[d + 1] - 1] are those of d */
     int64_t *starts, *order;
     int64_t count;
+    int accumulate;
     atomic_int failed;
 } slices;
 

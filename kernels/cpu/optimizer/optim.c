@@ -9,7 +9,11 @@
 
 #include <stdbool.h>
 
-enum { SLAB = 1 << 16, BLOCK = 1024, LANES = 16, AHEAD = 1024 };
+/*
+ * Loops read at several places at once (norms in STREAMS, updates in two, each over all of its arrays) and fetch AHEAD
+ * bytes early: one stream of reads waits for memory instead of keeping it busy.
+ */
+enum { SLAB = 1 << 16, BLOCK = 1024, LANES = 16, STREAMS = 8, STRIP = 64, AHEAD = 768 };
 
 /* --- Slabs over a list --- */
 
@@ -21,6 +25,7 @@ typedef struct job {
     void (*run)(const struct job *job, const void *item, int64_t begin, int64_t end, int64_t piece);
     const void *argument;
     double *partial;
+    bool backwards; /* the last slab first */
 } job;
 
 static const luda_optim_span *span_at(const job *j, int index)
@@ -51,6 +56,8 @@ static int64_t total_of(const job *j)
 static void run_slab(void *argument, int64_t slab)
 {
     const job *j = argument;
+    if (j->backwards)
+        slab = ceil_div(total_of(j), SLAB) - 1 - slab;
     int64_t from = slab * SLAB, to = smaller(from + SLAB, total_of(j));
     for (int i = item_at(j, from); i < j->count && span_at(j, i)->start < to; i++) {
         const luda_optim_span *span = span_at(j, i);
@@ -66,6 +73,15 @@ static void run_job(job *j)
 }
 
 /* --- Compute types --- */
+
+/* What the strip some way behind this one will need. */
+INLINE void fetch_ahead(const void *data, int32_t dtype, int64_t begin)
+{
+    int64_t size = dtype == LUDA_F64 ? 8 : dtype == LUDA_F32 ? 4 : 2;
+    const char *from = (const char *)data + begin * size + AHEAD;
+    for (int64_t line = 0; line < STRIP * size; line += 64)
+        __builtin_prefetch(from + line);
+}
 
 #define DTYPE_f32 LUDA_F32
 #define DTYPE_f64 LUDA_F64
@@ -93,7 +109,7 @@ static void run_squares(const job *j, const void *item, int64_t begin, int64_t e
 static luda_status squares(const luda_optim_array *arrays, int count, double scale, double *sums, void *stream,
                            char *message)
 {
-    job j = { (const char *)arrays, sizeof *arrays, count, run_squares, &scale, NULL };
+    job j = { (const char *)arrays, sizeof *arrays, count, run_squares, &scale, NULL, false };
     size_t bytes = (size_t)(ceil_div(total_of(&j), SLAB) + count + 1) * sizeof(double);
 
     j.partial = luda__scratch(bytes);
@@ -126,12 +142,12 @@ static void run_sum(const job *j, const void *item, int64_t begin, int64_t end, 
 
 static luda_status sum(const luda_optim_sum *sums, int count, void *stream, char *message)
 {
-    job j = { (const char *)sums, sizeof *sums, count, run_sum, NULL, NULL };
+    job j = { (const char *)sums, sizeof *sums, count, run_sum, NULL, NULL, false };
     run_job(&j);
     return LUDA_OK;
 }
 
-/* --- Steps --- */
+/* --- Steps: backwards, since the norm has just been read forwards and the last gradients are still in a cache --- */
 
 typedef struct rules {
     rule_f32 f32;
@@ -152,7 +168,7 @@ static void run_update(const job *j, const void *item, int64_t begin, int64_t en
     static luda_status step_##name(const luda_optim_update *updates, int count, void *stream, char *message)           \
     {                                                                                                                  \
         static const rules rule = { name##_f32, name##_f64 };                                                          \
-        job j = { (const char *)updates, sizeof *updates, count, run_update, &rule, NULL };                            \
+        job j = { (const char *)updates, sizeof *updates, count, run_update, &rule, NULL, true };                      \
         run_job(&j);                                                                                                   \
         return LUDA_OK;                                                                                                \
     }

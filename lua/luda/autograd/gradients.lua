@@ -7,7 +7,6 @@ local errors = require "luda.error"
 local memory = require "luda.memory"
 local scope = require "luda.scope"
 local tensors = require "luda.tensor"
-local ops = require "luda.ops"
 require "luda.sugar"
 
 local ffi, C = lib.ffi, lib.C
@@ -134,20 +133,13 @@ function Gradients:to(device)
   return moved
 end
 
---- The norm over all gradients together; halves are summed in float32.
+--- The norm over all gradients together, added up in double.
 ---@return number
 function Gradients:norm()
-  return scope.scope(function()
-    local squares = {}
-    for _, gradient in self:pairs() do
-      local wide = gradient.dtype == "f64" and gradient or methods.to(gradient, "f32")
-      squares[#squares + 1] = methods.to(methods.sum(methods.square(wide)), "cpu", "f64")
-    end
-    if #squares == 0 then
-      return 0
-    end
-    return math.sqrt(methods.item(methods.sum(ops.functions.stack(squares))))
-  end)
+  local out = ffi.new("double[1]")
+  C.luda_context_use(lib.context)
+  lib.check(C.luda_gradients_norm(container(self), out))
+  return out[0]
 end
 
 --- Scales all gradients so that their common norm is at most `limit`; returns the norm before.

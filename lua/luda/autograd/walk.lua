@@ -81,8 +81,10 @@ function M.run(roots, seeds, options)
   local found = C.luda_walk_gradients(walk)
   C.luda_gradients_retain(found)
   local gradients = Gradients(found)
+  local autocast = C.luda_set_autocast(-1) -- for what runs in Lua; the core's steps turn it off themselves
   local ok, err = pcall(step_through, walk, options, gradients)
   C.luda_set_grad_enabled(mode)
+  C.luda_set_autocast(autocast)
   C.luda_walk_release(ffi.gc(walk, nil))
   tags.drain()
   if not ok then

@@ -27,8 +27,8 @@ function MultiheadAttention:init(width, heads, given)
     errors.raise("invalid", "MultiheadAttention: a width of %d cannot be split among %d heads", width, heads)
   end
   self.width, self.heads = width, heads
-  self.evaluation = { causal = options.causal }
-  self.practice = { causal = options.causal, dropout = options.dropout, generator = options.generator }
+  self.evaluation = { is_causal = options.causal }
+  self.practice = { is_causal = options.causal, dropout_p = options.dropout, generator = options.generator }
   self.qkv = layers.Linear(width, 3 * width, { bias = options.bias })
   self.projection = layers.Linear(width, width, { bias = options.bias })
 end
@@ -66,7 +66,7 @@ function MultiheadAttention:forward(x, keys, values)
     joined = methods.permute(joined, { 3, 1, 4, 2, 5 })
     q, k, v = methods.select(joined, 1, 1), methods.select(joined, 1, 2), methods.select(joined, 1, 3)
   end
-  local y = functions.attention(q, k, v, self.training and self.practice or self.evaluation)
+  local y = functions.scaled_dot_product_attention(q, k, v, self.training and self.practice or self.evaluation)
   return self.projection(methods.reshape(methods.transpose(y, 2, 3), shape))
 end
 

@@ -2,6 +2,7 @@
 
 local args = require "luda.args"
 local errors = require "luda.error"
+local autocast = require "luda.autocast"
 local create = require "luda.create"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
@@ -18,6 +19,11 @@ local function need_tensors(op, ...)
       errors.raise("invalid", "%s: input %d must be a tensor, not %s", op, i, args.describe(value))
     end
   end
+end
+
+--- Under autocast losses are computed in f32.
+local function widened(x)
+  return autocast.dtype() and (x.dtype == "bf16" or x.dtype == "f16") and methods.to(x, "f32") or x
 end
 
 --- Sum, mean or all of the elementwise losses.
@@ -82,6 +88,7 @@ function M.nll_loss(log_probabilities, targets, given)
     reduction = "mean", ignore_index = -100, weight = args.absent, base = 1,
   })
   local rows, labels, shape = flatten("nll_loss", log_probabilities, targets)
+  rows = widened(rows)
   local counted = methods.ne(labels, options.ignore_index)
   local first = create.full({}, options.base, { dtype = labels.dtype, device = labels.device })
   local safe = functions.where(counted, labels, first)
@@ -106,6 +113,7 @@ end
 function M.mse_loss(x, y, given)
   local options = args.options("mse_loss", given, { reduction = "mean" })
   need_tensors("mse_loss", x, y)
+  x, y = widened(x), widened(y)
   return reduce("mse_loss", methods.square(x - y), options.reduction)
 end
 
@@ -117,6 +125,7 @@ end
 function M.l1_loss(x, y, given)
   local options = args.options("l1_loss", given, { reduction = "mean" })
   need_tensors("l1_loss", x, y)
+  x, y = widened(x), widened(y)
   return reduce("l1_loss", methods.abs(x - y), options.reduction)
 end
 
@@ -131,6 +140,7 @@ function M.bce_with_logits(x, y, given)
     reduction = "mean", weight = args.absent, pos_weight = args.absent,
   })
   need_tensors("bce_with_logits", x, y)
+  x, y = widened(x), widened(y)
   -- log(1 + exp(-x)); the halves of maximum and the zero slope of abs make the slope at 0 right.
   local softplus = methods.maximum(-x, 0) + methods.log(methods.exp(-methods.abs(x)) + 1)
   local losses
