@@ -1,14 +1,16 @@
---- Fashion-MNIST: a perceptron with one hidden layer learns to tell ten kinds of clothing apart, in seconds.
+--- Fashion-MNIST: a perceptron with one hidden layer learns to tell ten kinds of clothing apart, in seconds; a small
+-- convolutional network does it better, in minutes.
 --
---   luda examples/fashion_mnist.lua [--epochs 8] [--batch 128] [--data FOLDER]
+--   luda examples/fashion_mnist.lua [--model mlp|cnn] [--epochs 8] [--batch 128] [--data FOLDER]
 
 local luda = require "luda"
 local nn, optim, data = luda.nn, luda.optim, luda.data
 
 local options = require("luda.options").parse({ ... }, {
+  { "model", "mlp", "mlp or cnn" },
   { "epochs", 8, "passes over the training images" },
   { "batch", 128, "images of a step" },
-  { "width", 256, "width of the hidden layer" },
+  { "width", 256, "width of the hidden layer of mlp" },
   { "rate", 4e-3, "highest learning rate" },
   { "limit", 0, "use only so many images (0: all)" },
   { "seed", 1, "of weights and order" },
@@ -41,7 +43,19 @@ local train_images, train_labels = load("train")
 local test_images, test_labels = load("t10k")
 
 luda.manual_seed(options.seed)
-local model = nn.Sequential(nn.Linear(784, options.width), nn.ReLU(), nn.Linear(options.width, 10))
+local models = {
+  mlp = function()
+    return nn.Sequential(nn.Linear(784, options.width), nn.ReLU(), nn.Linear(options.width, 10))
+  end,
+  cnn = function()
+    return nn.Sequential(
+      function(x) return x:reshape(-1, 1, 28, 28) end,
+      nn.Conv2d(1, 16, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Conv2d(16, 32, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Flatten(), nn.Linear(32 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10))
+  end,
+}
+local model = (models[options.model] or error("--model is mlp or cnn", 0))()
 print(model)
 
 local count, batch = train_images:size(1), math.min(options.batch, train_images:size(1))

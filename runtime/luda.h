@@ -68,6 +68,7 @@ typedef int32_t luda_flag, luda_choice, luda_dim, luda_base;
 typedef int64_t luda_integer, luda_position;
 typedef double luda_number;
 typedef struct luda_dims { int32_t count; int32_t dim[8]; } luda_dims;
+typedef struct luda_pair { int64_t height, width; } luda_pair;
 typedef struct luda_shape { int32_t ndim; int64_t size[8]; } luda_shape;
 /*
  * Where random numbers come from. counter 0: draw from `generator` (NULL: the context's default). Any other counter:
@@ -79,6 +80,7 @@ typedef struct luda_random { union { const luda_generator *generator; uint64_t s
 #define luda__kind_choice luda_choice
 #define luda__kind_dim luda_dim
 #define luda__kind_dims luda_dims
+#define luda__kind_pair luda_pair
 #define luda__kind_base luda_base
 #define luda__kind_integer luda_integer
 #define luda__kind_position luda_position

@@ -32,6 +32,27 @@ local function train(device)
   return losses, model:parameters()[1]:detach():to("cpu"):totable()
 end
 
+--- Two steps of a small convolutional network; its losses and its first kernels.
+local function train_images(device)
+  local nn = luda.nn
+  luda.manual_seed(9)
+  local model = nn.Sequential(nn.Conv2d(2, 4, 3, { padding = 1, groups = 2 }), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(4, 3, { 2, 3 }, { stride = { 1, 2 } }), nn.Tanh(), nn.AvgPool2d(2, { padding = 1 }), nn.Flatten(), nn.Linear(6, 3))
+  model:to_dtype("f64"):to(device)
+  local optimizer = luda.optim.SGD(model)
+  local images = luda.randn(4, 2, 8, 8, { dtype = "f64" }):to(device)
+  local labels = luda.tensor({ 1LL, 3LL, 2LL, 1LL }):to(device)
+  local losses = {}
+  for step = 1, 2 do
+    luda.scope(function()
+      local loss = nn.cross_entropy(model(images), labels)
+      losses[step] = loss:item()
+      optimizer:step(0.1, loss:backward())
+    end)
+  end
+  return losses, model[1].weight:detach():to("cpu"):totable()
+end
+
 if not luda.has("cuda") then
   pending("no CUDA device; an emulated one is built with -DLUDA_EMULATOR=ON", function() end)
   return
@@ -94,5 +115,20 @@ describe("cuda", function()
       assert.tensor_near(losses, there, 1e-10)
       assert.tensor_near(weight, moved, 1e-9, 1e-10)
     end)
+  end)
+
+  it("trains a convolutional network as the CPU does", function()
+    luda.scope(function()
+      local losses, kernels = train_images("cpu")
+      local there, moved = train_images("cuda:0")
+      assert.tensor_near(losses, there, 1e-10)
+      assert.tensor_near(kernels, moved, 1e-9, 1e-10)
+    end)
+  end)
+
+  it("says which position of max_pool2d was bad", function()
+    local g, positions = luda.ones(1, 1, 1, 1):to("cuda"), luda.tensor({ { { { 10LL } } } }):to("cuda")
+    local dx = luda.max_pool2d_backward(g, positions, { kernel = 3, size = 3 })
+    assert.raises("index", "position 10 is outside 1 %.%. 9 %(base 1%)", function() return dx:totable() end)
   end)
 end)

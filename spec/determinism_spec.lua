@@ -27,6 +27,12 @@ local function results()
   local table_of_rows = luda.randn(50, 31):requires_grad_()
   local picked = luda.index_select(table_of_rows, luda.randint(1, 51, { 2003 }), { dim = 1 })
   add("index_select backward", (picked * luda.randn(2003, 31)):sum():backward()[table_of_rows])
+  local images, kernels = luda.randn(37, 8, 11, 9):requires_grad_(), luda.randn(16, 8, 3, 3):requires_grad_()
+  local maps = luda.conv2d(images, kernels, { padding = 1 })
+  grads = maps:backward { gradient = luda.randn(37, 16, 11, 9) }
+  add("conv2d", maps:narrow(1, 30, 2))
+  add("conv2d backward, images", grads[images]:narrow(1, 30, 2))
+  add("conv2d backward, kernels", grads[kernels])
   return list
 end
 
@@ -88,7 +94,7 @@ describe("results", function()
 
   it("agree at every instruction set", function()
     local reference = under("baseline")
-    assert.equal(12, #reference)
+    assert.equal(15, #reference)
     for _, level in ipairs { "v3", "v4" } do
       local other = under(level)
       for i, entry in ipairs(reference) do

@@ -99,6 +99,8 @@ local function attribute(name, kind, text)
     return list
   elseif kind == "shape" then
     return parse_shape(text)
+  elseif kind == "pair" and text:find(",") then
+    return parse_shape(text)
   end
   return tonumber(text)
 end

@@ -70,6 +70,18 @@ function setters.position(cell, name, value, op)
   cell[name] = args.position(op, name, value)
 end
 
+--- A height and a width; a number stands for both.
+function setters.pair(cell, name, value, op)
+  local height, width = value, value
+  if type(value) == "table" then
+    if #value ~= 2 then
+      errors.raise("invalid", "%s: %s is a number or a list of two, height and width; the list has %d", op, name, #value)
+    end
+    height, width = value[1], value[2]
+  end
+  cell[name].height, cell[name].width = args.integer(op, name, height), args.integer(op, name, width)
+end
+
 function setters.shape(cell, name, value, op)
   args.sizes(op, value, true)
   local shape = cell[name]

@@ -87,6 +87,7 @@ _Static_assert(offsetof(struct luda_random_attrs, generator) == 104, "layout rul
 _Static_assert(offsetof(struct luda_narrow_attrs, start) == 8, "layout rule of place_fields");
 _Static_assert(offsetof(struct luda_extremum_backward_attrs, size) == 16, "layout rule of place_fields");
 _Static_assert(offsetof(struct luda_create_attrs, low) == 88, "layout rule of place_fields");
+_Static_assert(offsetof(struct luda_max_pool_backward_attrs, size) == 72, "layout rule of place_fields");
 
 static const luda_field_info *field_named(luda_attrs_family family, const char *name, size_t length)
 {
@@ -101,6 +102,8 @@ static void set_number(luda_attrs *attrs, const luda_field_info *field, double v
     void *place = (char *)attrs + field->offset;
     if (strcmp(field->kind, "number") == 0)
         *(double *)place = value;
+    else if (strcmp(field->kind, "pair") == 0)
+        *(luda_pair *)place = (luda_pair){ (int64_t)value, (int64_t)value };
     else if (field->size == 8)
         *(int64_t *)place = (int64_t)value;
     else

@@ -416,6 +416,13 @@ static luda_status (*const rules[])(luda_plan *) = {
 #define shape_view luda__shape_view
 #define shape_squeeze luda__shape_squeeze
 #define shape_unsqueeze luda__shape_unsqueeze
+#define shape_conv luda__shape_conv
+#define shape_conv_input luda__shape_conv_input
+#define shape_conv_weight luda__shape_conv_weight
+#define shape_max_pool luda__shape_max_pool
+#define shape_max_pool_backward luda__shape_max_pool_backward
+#define shape_avg_pool luda__shape_avg_pool
+#define shape_avg_pool_backward luda__shape_avg_pool_backward
 #define LUDA_OP(name, nin, nout, types, family, shape, ...) shape_##shape,
 #include "../../kernels/ops.def"
 };

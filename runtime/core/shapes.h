@@ -22,6 +22,15 @@ luda_status luda__shape_view(luda_plan *plan);
 luda_status luda__shape_squeeze(luda_plan *plan);
 luda_status luda__shape_unsqueeze(luda_plan *plan);
 
+/* Rules of convolution and pooling (shapes_image.c). */
+luda_status luda__shape_conv(luda_plan *plan);
+luda_status luda__shape_conv_input(luda_plan *plan);
+luda_status luda__shape_conv_weight(luda_plan *plan);
+luda_status luda__shape_max_pool(luda_plan *plan);
+luda_status luda__shape_max_pool_backward(luda_plan *plan);
+luda_status luda__shape_avg_pool(luda_plan *plan);
+luda_status luda__shape_avg_pool_backward(luda_plan *plan);
+
 /* Fills -1 and checks the element count; false where it does not fit. */
 bool luda__infer_shape(int64_t numel, luda_shape *shape);
 /* Strides that give x another shape without a copy; false where there are none. */

@@ -225,13 +225,21 @@ static luda_status types_NORM_BACKWARD(luda_plan *plan)
     return LUDA_OK;
 }
 
-/* x, weight, bias */
-static luda_status types_LINEAR(luda_plan *plan)
+/* input, weight, bias */
+static luda_status types_CONV(luda_plan *plan)
 {
     LUDA_TRY(need_float(plan));
-    luda_dtype common = luda__promote((luda_dtype)plan->in[0]->dtype, (luda_dtype)plan->in[1]->dtype);
-    plan->cast[0] = plan->cast[1] = plan->out[0].dtype = plan->out[1].dtype = common;
+    plan->cast[0] = plan->cast[1] = plan->out[0].dtype =
+        luda__promote((luda_dtype)plan->in[0]->dtype, (luda_dtype)plan->in[1]->dtype);
     keep_affine(plan, 2);
+    return LUDA_OK;
+}
+
+/* The same, with the sums before the activation. */
+static luda_status types_LINEAR(luda_plan *plan)
+{
+    LUDA_TRY(types_CONV(plan));
+    plan->out[1].dtype = plan->out[0].dtype;
     return LUDA_OK;
 }
 

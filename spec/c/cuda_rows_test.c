@@ -68,6 +68,14 @@ static const struct { const char *op, *sample; } larger_cases[] = {
     { "scaled_dot_product_attention", "any 2x3x13x7,2x3x270x7,2x3x270x5; any 40x9,50x9,50x9 is_causal=1; any 50x9,40x9,40x3 is_causal=1 dropout_p=0.3" },
     { "scaled_dot_product_attention_backward", "unit 2x30x5,2x30x7,2x270x7,2x270x5,2x30x5,2x30 is_causal=1 scale=0.3" },
     { "scaled_dot_product_attention_backward", "unit 300x5,300x7,9x7,9x5,300x5,300 scale=0.3; unit 50x3,50x9,40x9,40x3,50x3,50 is_causal=1 dropout_p=0.3" },
+    { "conv2d", "any 3x4x9x7,6x2x3x3,6 stride=2,1 padding=1 groups=2; any 2x3x8x9,5x3x2x3 dilation=2,3 padding=2,3; any 0x2x4x4,3x2x2x2" },
+    { "conv2d", "any 2x4x5x6,4x1x3x3,4 padding=1 groups=4; any 3x7x5x5,4x7x1x1,4" },
+    { "conv2d_input", "any 3x6x5x7,6x2x3x3 size=9,7 stride=2,1 padding=1 groups=2; any 3x4x5x5,4x7x1x1 size=5" },
+    { "conv2d_weight", "any 3x6x5x7,3x4x9x7 size=3 stride=2,1 padding=1 groups=2; any 0x3x3x3,0x2x4x4 size=2" },
+    { "max_pool2d", "any 2x3x9x11 kernel=3 stride=2 padding=1; any 2x3x9x10 kernel=3,2 stride=2 ceil_mode=1; any 0x3x4x4 kernel=2" },
+    { "max_pool2d_backward", "any 9x7x1x1,i9x7x1x1<12 kernel=3,4 size=3,4 base=1" },
+    { "avg_pool2d", "any 2x3x9x11 kernel=3 stride=2 padding=1; any 2x3x9x10 kernel=3,2 stride=2 padding=1 ceil_mode=1 count_include_pad=0" },
+    { "avg_pool2d_backward", "any 2x3x5x6 kernel=3 stride=2 padding=1 size=9,11" },
     { "dropout", "any 70x33 p=0.3" },
     { "cat", "any 3x70x5,3x30x5 dim=1" },
     { "narrow_backward", "any 30x40 dim=1 start=5 size=200 step=3" },
@@ -192,6 +200,11 @@ static void set_attribute(luda_attrs *attrs, const char *name, size_t length, co
             luda_dims *dims = (luda_dims *)at;
             for (char *end = (char *)value - 1; dims->count == 0 || *end == ','; dims->count++)
                 dims->dim[dims->count] = (int32_t)strtol(end + 1, &end, 10);
+        } else if (strcmp(f->kind, "pair") == 0) {
+            char *end;
+            luda_pair *pair = (luda_pair *)at;
+            pair->height = strtoll(value, &end, 10);
+            pair->width = *end == ',' ? strtoll(end + 1, NULL, 10) : pair->height;
         } else if (strcmp(f->kind, "shape") == 0) {
             shape s;
             parse_shape(value, &s);

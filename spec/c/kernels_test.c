@@ -10,7 +10,7 @@ static int admitted(const char *types, int dtype)
     static const char *const float_only[] = { "FLOAT",         "FLOAT_ONLY",    "CREATE_FLOAT",
                                               "NORM",          "NORM_BACKWARD", "LOSS",
                                               "LOSS_BACKWARD", "ATTENTION",     "ATTENTION_BACKWARD",
-                                              "LINEAR" };
+                                              "LINEAR",        "CONV" };
     if (strcmp(types, "VIEW") == 0)
         return 0;
     for (size_t i = 0; i < sizeof float_only / sizeof *float_only; i++)

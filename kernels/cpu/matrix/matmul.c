@@ -3,6 +3,7 @@
  * by, read where they lie if they can be. Halves are multiplied and summed in float and rounded once.
  */
 #include "matmul.h"
+#include "gemm_bf16.h"
 
 #include "kernels/cpu/scalar.h"
 #include "turn.h"

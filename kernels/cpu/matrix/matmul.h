@@ -36,6 +36,7 @@ typedef struct products {
     int64_t tiles, per_slab; /* all tiles of all batch elements; how many of them a slab computes */
     const epilogue *finish;  /* NULL: none */
     const packed_operands *packed; /* NULL: none */
+    int bf16;                /* a library multiplies the tiles */
     int accumulate;          /* adds to the output */
     atomic_int failed;       /* no memory */
 } products;

@@ -9,6 +9,7 @@ typedef enum scratch_use {
     SCRATCH_GEMM, /* packed panels inside a matrix product */
     SCRATCH_BIAS, /* a bias in the compute type; belongs to the thread that starts the product */
     SCRATCH_PACKED, /* operands packed for all slabs of a product; belongs to the thread that starts it */
+    SCRATCH_LIBRARY, /* layouts and work space of a library's primitive */
     SCRATCH_COUNT
 } scratch_use;
 

@@ -6,6 +6,7 @@ local fields = require "luda.nn.fields"
 local modules = require "luda.nn.module"
 require "luda.nn.state"
 local attention = require "luda.nn.attention"
+local convolution = require "luda.nn.convolution"
 
 ---@class luda.nn
 local nn = {
@@ -23,6 +24,10 @@ local nn = {
   Tanh = layers.Tanh,
   Sigmoid = layers.Sigmoid,
   SiLU = layers.SiLU,
+  Conv2d = convolution.Conv2d,
+  MaxPool2d = convolution.MaxPool2d,
+  AvgPool2d = convolution.AvgPool2d,
+  Flatten = convolution.Flatten,
   MultiheadAttention = attention.MultiheadAttention,
   TransformerBlock = attention.TransformerBlock,
   GPT = require "luda.nn.gpt",
