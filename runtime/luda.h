@@ -161,6 +161,7 @@ LUDA_API luda_status luda_apply_into(luda_op op, luda_tensor *const *in, int nin
 #define LUDA__IN_1 luda_tensor *x,
 #define LUDA__IN_2 luda_tensor *x, luda_tensor *y,
 #define LUDA__IN_3 luda_tensor *x, luda_tensor *y, luda_tensor *z,
+#define LUDA__IN_4 luda_tensor *x, luda_tensor *y, luda_tensor *z, luda_tensor *u,
 #define LUDA__IN_5 luda_tensor *x, luda_tensor *y, luda_tensor *z, luda_tensor *u, luda_tensor *v,
 #define LUDA__IN_6 luda_tensor *x, luda_tensor *y, luda_tensor *z, luda_tensor *u, luda_tensor *v, luda_tensor *w,
 #define LUDA__IN_VARIADIC luda_tensor *const *x, int count,

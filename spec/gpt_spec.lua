@@ -183,10 +183,12 @@ describe("a GPT", function()
     assert.equal(2 + 2 * 12 + 2, #model:parameters())
     local plain = nn.GPT { vocab = 65, context = 32, layers = 2, heads = 4, width = 16, bias = false, tied = false }
     assert.equal(2 * 65 * 16 + 32 * 16 + 2 * (2 * 16 + 16 * 48 + 16 * 16 + 2 * 16 * 64) + 16, plain:count())
+    local rms = nn.GPT { vocab = 65, context = 32, layers = 2, heads = 4, width = 16, norm = "rms" }
+    assert.equal(model:count() - 5 * 16, rms:count())
     assert.raises("invalid", "width must be a whole number", nn.GPT, { vocab = 5, context = 4, layers = 1, heads = 1 })
     assert.raises("invalid", "unknown option 'depth'", nn.GPT, { depth = 5 })
-    assert.raises("invalid", "norm is 'layer'", nn.GPT,
-      { vocab = 5, context = 4, layers = 1, heads = 1, width = 4, norm = "rms" })
+    assert.raises("invalid", "norm is 'layer' or 'rms', not the string 'batch'", nn.GPT,
+      { vocab = 5, context = 4, layers = 1, heads = 1, width = 4, norm = "batch" })
   end)
 
   it("starts near the loss of guessing, with the deviations of its kind", function()

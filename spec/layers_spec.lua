@@ -70,6 +70,37 @@ describe("a layer", function()
     assert.raises("index", "", layer, luda.tensor { 4LL })
   end)
 
+  it("RMSNorm: values and gradients by hand, one dimension or the last few", function()
+    local layer = nn.RMSNorm(2, { eps = 0 })
+    layer:load_state { weight = luda.tensor { 2, -1 } }
+    local x = leaf { { 1, 7 }, { -3, 3 } } -- root mean squares 5 and 3
+    local y = layer(x)
+    assert.tensor_near({ { 0.4, -1.4 }, { -2, -1 } }, y, 1e-6, 1e-6)
+    local grads = y:backward { gradient = luda.tensor { { 5, 0 }, { 0, 6 } } }
+    -- dx = (e - h mean(e h)) / r with e = gradient * weight: rows e = 10, 0 (h = 0.2, 1.4) and e = 0, -6 (h = -1, 1)
+    assert.tensor_near({ { 1.96, -0.28 }, { -1, -1 } }, grads[x], 1e-6, 1e-6)
+    assert.tensor_near({ 1, 6 }, grads[layer.weight], 1e-6, 1e-6)
+    local plain = nn.RMSNorm({ 2, 2 }, { affine = false, eps = 1 }) -- mean square 3
+    assert.equal(0, #plain:parameters())
+    assert.tensor_near({ { { 0.5, 0.5 }, { 1.5, -0.5 } } }, plain(luda.tensor { { { 1, 1 }, { 3, -1 } } }), 1e-6, 1e-6)
+    assert.same({ "weight" }, names_of(nn.RMSNorm(4):named_parameters()))
+    local low = luda.rms_norm(luda.tensor({ { 3, -4 } }, { dtype = "bf16" }), luda.ones(2), { eps = 0 })
+    assert.equal("bf16", low.dtype)
+    assert.tensor_near({ { 0.8485, -1.1314 } }, low, 4e-3, 4e-3)
+    local large = luda.rms_norm(luda.tensor { { 3e30, -4e30 }, { 3e-30, -4e-30 } }, { eps = 0 })
+    assert.tensor_near({ { 0.8485281, -1.1313708 }, { 0.8485281, -1.1313708 } }, large, 1e-6, 1e-6)
+  end)
+
+  it("silu_mul: a gate of one pass, values and gradients by hand", function()
+    local x, y = leaf { 0, 2, -1 }, leaf { 5, 3, -2 }
+    local z = luda.silu_mul(x, y)
+    local s = { 0.5, 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(1)) }
+    assert.tensor_near({ 0, 6 * s[2], 2 * s[3] }, z, 1e-6, 1e-6)
+    local grads = z:backward { gradient = luda.tensor { 1, -1, 2 } }
+    assert.tensor_near({ 2.5, -3 * (s[2] + 2 * s[2] * (1 - s[2])), -4 * (s[3] - s[3] * (1 - s[3])) }, grads[x], 1e-6, 1e-6)
+    assert.tensor_near({ 0, -2 * s[2], -2 * s[3] }, grads[y], 1e-6, 1e-6)
+  end)
+
   it("LayerNorm: one dimension or the last few, with and without parameters", function()
     local layer = nn.LayerNorm(2, { eps = 0 })
     layer:load_state { weight = luda.tensor { 2, 3 }, bias = luda.tensor { 10, 20 } }

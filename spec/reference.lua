@@ -90,7 +90,17 @@ M.functions = {
     local t = tanh(tanh_inner(x))
     return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x))
   end,
+  gelu_backward = function(g, x)
+    return g * (0.5 * (1 + erf(x / math.sqrt(2))) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi))
+  end,
+  tanh_backward = function(g, y) return g * (1 - y * y) end,
+  sigmoid_backward = function(g, y) return g * y * (1 - y) end,
   silu = function(x) return x * sigmoid(x) end,
+  silu_backward = function(g, x)
+    local e = math.exp(-x)
+    return g * (1 + e + x * e) / ((1 + e) * (1 + e))
+  end,
+  silu_mul = function(x, y) return x / (1 + math.exp(-x)) * y end,
   eq = function(a, b) return a == b end,
   ne = function(a, b) return a ~= b end,
   lt = function(a, b) return a < b end,
@@ -110,11 +120,13 @@ M.functions = {
 --- How much looser than one rounding a composed function may be (in multiples of the tolerance), and where the error is
 -- absolute because terms cancel.
 M.looser = {
-  pow = 8, tanh = 4, sigmoid = 4, erf = 8, gelu = 16, gelu_tanh = 16, gelu_tanh_backward = 32, silu = 4, exp = 4, sin = 8,
+  pow = 8, tanh = 4, sigmoid = 4, erf = 8, gelu = 16, gelu_tanh = 16, gelu_tanh_backward = 32, silu = 4, exp = 4, silu_mul = 4,
+  gelu_backward = 32, silu_backward = 16, tanh_backward = 32, sigmoid_backward = 32, sin = 8,
   cos = 8, log = 4, remainder = 8, rsqrt = 2,
 }
 M.absolute = {
   gelu = true, gelu_tanh = true, gelu_tanh_backward = true, sin = true, cos = true, log = true, remainder = true, erf = true,
+  gelu_backward = true, silu_backward = true, tanh_backward = true, sigmoid_backward = true,
 }
 
 local positive = { sqrt = true, rsqrt = true, log = true }
@@ -122,7 +134,8 @@ local specials = { 0, -0, 1, -1, inf, -inf, nan, 0.5, -2.5, 3 }
 -- Operators whose results at the ends of the range this file does not define.
 local ordinary = {
   pow = true, remainder = true, gelu = true, gelu_tanh = true, gelu_tanh_backward = true, silu = true, sin = true, cos = true,
-  relu_backward = true,
+  relu_backward = true, gelu_backward = true, silu_backward = true, tanh_backward = true, sigmoid_backward = true,
+  silu_mul = true,
 }
 
 --- `count` values for input `input` of an operator.

@@ -1,5 +1,5 @@
 /*
- * layer_norm over the last dimension and its backward. The variance is the mean of squared deviations from a mean in
+ * layer_norm and rms_norm over the last dimension and their backward; rms_norm takes the mean as 0. The variance is the mean of squared deviations from a mean in
  * double. Gradients of weight and bias are summed by fixed slabs of rows, and the slabs in order.
  */
 #include "affine.cuh"
@@ -16,9 +16,9 @@ __global__ void norm_rows(row_plan<2> r, T *out, const T *x, C *means, C *rstds,
     double sum = 0, squares = 0;
     if (inside)
         r.kept.locate(k, at);
-    for (int64_t j = r.t.lane(); inside && j < r.n; j += r.t.lanes)
+    for (int64_t j = r.t.lane(); means && inside && j < r.n; j += r.t.lanes)
         sum += static_cast<double>(load(x[at[1] + j * r.stride[1]]));
-    double mean = combine_lanes(r.t, sums, sum, add_up<double>()) / static_cast<double>(r.n);
+    double mean = means ? combine_lanes(r.t, sums, sum, add_up<double>()) / static_cast<double>(r.n) : 0;
     for (int64_t j = r.t.lane(); inside && j < r.n; j += r.t.lanes) {
         double deviation = static_cast<C>(static_cast<double>(load(x[at[1] + j * r.stride[1]])) - mean);
         squares += deviation * deviation;
@@ -32,13 +32,14 @@ __global__ void norm_rows(row_plan<2> r, T *out, const T *x, C *means, C *rstds,
         out[at[0] + j * r.stride[0]] = to<T>(y);
     }
     if (inside && r.t.lane() == 0) {
-        means[k] = static_cast<C>(mean);
+        if (means)
+            means[k] = static_cast<C>(mean);
         rstds[k] = static_cast<C>(rstd);
     }
 }
 
 template <class T>
-static luda_status launch_norm(const luda_call *call)
+static luda_status launch_norm(const luda_call *call, void *means, void *rstds, const luda_operand *bias)
 {
     typedef typename computed_as<T>::type C;
     const luda_operand *x = &call->in[0];
@@ -49,8 +50,8 @@ static luda_status launch_norm(const luda_call *call)
     if (x->numel == 0)
         return LUDA_OK;
     LUDA_LAUNCH((norm_rows<T, C>), r.t.blocks(r.kept.numel), BLOCK, 0, stream->stream, r, static_cast<T *>(call->out[0].data),
-                static_cast<const T *>(x->data), static_cast<C *>(call->out[1].data), static_cast<C *>(call->out[2].data),
-                affine_of(input(call, 1)), affine_of(input(call, 2)), call->attrs->norm.eps);
+                static_cast<const T *>(x->data), static_cast<C *>(means), static_cast<C *>(rstds), affine_of(input(call, 1)),
+                affine_of(bias), call->attrs->norm.eps);
     return launched(call);
 }
 
@@ -66,7 +67,7 @@ __global__ void norm_slope(row_plan<5> r, T *dx, const T *g, const T *x, const C
     double along = 0, across = 0;
     if (inside)
         r.kept.locate(k, at);
-    double mean = inside ? static_cast<double>(means[at[2]]) : 0;
+    double mean = inside && means ? static_cast<double>(means[at[2]]) : 0;
     C rstd = inside ? rstds[at[3]] : C(0);
     for (int64_t j = r.t.lane(); inside && j < r.n; j += r.t.lanes) {
         C e = load(g[at[1] + j * r.stride[1]]);
@@ -75,7 +76,8 @@ __global__ void norm_slope(row_plan<5> r, T *dx, const T *g, const T *x, const C
         along += static_cast<double>(e);
         across += static_cast<double>(e) * static_cast<double>(h);
     }
-    C mean_e = static_cast<C>(combine_lanes(r.t, sums, along, add_up<double>()) / static_cast<double>(r.n));
+    along = combine_lanes(r.t, sums, along, add_up<double>());
+    C mean_e = static_cast<C>(means ? along / static_cast<double>(r.n) : 0);
     C mean_eh = static_cast<C>(combine_lanes(r.t, sums, across, add_up<double>()) / static_cast<double>(r.n));
     for (int64_t j = r.t.lane(); inside && j < r.n; j += r.t.lanes) {
         C e = load(g[at[1] + j * r.stride[1]]);
@@ -97,8 +99,8 @@ __global__ void norm_sums(row_plan<5> r, tile t, int64_t slab, double *partial, 
         int64_t at[5];
         r.kept.locate(k, at);
         C e = load(g[at[1] + j * r.stride[1]]);
-        C h = static_cast<C>(static_cast<double>(load(x[at[4] + j * r.stride[4]])) - static_cast<double>(means[at[2]])) *
-              rstds[at[3]];
+        double mean = means ? static_cast<double>(means[at[2]]) : 0;
+        C h = static_cast<C>(static_cast<double>(load(x[at[4] + j * r.stride[4]])) - mean) * rstds[at[3]];
         weight += static_cast<double>(e) * static_cast<double>(h);
         bias += static_cast<double>(e);
     }
@@ -126,7 +128,8 @@ __global__ void add_slabs(int64_t n, int slabs, const double *partial, void *out
 }
 
 template <class T, class C>
-static luda_status launch_sums(const luda_call *call, luda_cuda_stream *stream, const row_plan<5> &r)
+static luda_status launch_sums(const luda_call *call, luda_cuda_stream *stream, const row_plan<5> &r, const void *means,
+                               const void *rstds)
 {
     const int64_t most = 64, least_rows = 64;
     int64_t slabs = (r.kept.numel + least_rows - 1) / least_rows, n = r.n;
@@ -139,9 +142,9 @@ static luda_status launch_sums(const luda_call *call, luda_cuda_stream *stream, 
     tile t = plan_tile(slab, n, true);
     LUDA_LAUNCH((norm_sums<T, C>), dim3(t.blocks(n), static_cast<unsigned>(slabs)), BLOCK, 0, stream->stream, r, t, slab, partial,
                 static_cast<const T *>(call->in[0].data), static_cast<const T *>(call->in[1].data),
-                static_cast<const C *>(call->in[2].data), static_cast<const C *>(call->in[3].data));
+                static_cast<const C *>(means), static_cast<const C *>(rstds));
     luda_status status = launched(call);
-    for (int o = 1; o <= 2 && status == LUDA_OK; o++) {
+    for (int o = 1; o < call->nout && status == LUDA_OK; o++) {
         if (!call->out[o].data)
             continue;
         LUDA_LAUNCH((add_slabs<T>), blocks_for(n), BLOCK, 0, stream->stream, n, static_cast<int>(slabs), partial + (o - 1) * n,
@@ -161,25 +164,31 @@ static luda_operand repeated(const luda_operand *rows, const luda_operand *x)
     return wide;
 }
 
+/* Where rows are centred input 2 is the mean; then come the reciprocal deviation and the weight. */
 template <class T>
-static luda_status launch_norm_backward(const luda_call *call)
+static luda_status launch_norm_backward(const luda_call *call, bool centred)
 {
     typedef typename computed_as<T>::type C;
     const luda_operand *g = &call->in[0], *x = &call->in[1], *dx = call->out[0].data ? &call->out[0] : x;
-    luda_operand mean = repeated(&call->in[2], x), rstd = repeated(&call->in[3], x);
+    int last = centred ? 3 : 2; /* the reciprocal deviation */
+    luda_operand mean = repeated(&call->in[2], x), rstd = repeated(&call->in[last], x);
+    const void *means = centred ? mean.data : NULL;
     row_plan<5> r = plan_rows<5>({ dx, g, &mean, &rstd, x }, x->ndim - 1);
     luda_cuda_stream *stream = stream_of(call);
     luda_status status = stream ? LUDA_OK : LUDA_ECUDA;
     if (status == LUDA_OK && x->numel > 0 && call->out[0].data) {
         LUDA_LAUNCH((norm_slope<T, C>), r.t.blocks(r.kept.numel), BLOCK, 0, stream->stream, r, static_cast<T *>(dx->data),
-                    static_cast<const T *>(g->data), static_cast<const T *>(x->data), static_cast<const C *>(mean.data),
-                    static_cast<const C *>(rstd.data), affine_of(input(call, 4)));
+                    static_cast<const T *>(g->data), static_cast<const T *>(x->data), static_cast<const C *>(means),
+                    static_cast<const C *>(rstd.data), affine_of(input(call, last + 1)));
         status = launched(call);
     }
-    if (status != LUDA_OK || r.n == 0 || (!call->out[1].data && !call->out[2].data))
+    bool sums = false;
+    for (int o = 1; o < call->nout; o++)
+        sums = sums || call->out[o].data;
+    if (status != LUDA_OK || r.n == 0 || !sums)
         return status;
     pthread_mutex_lock(&stream->lock);
-    status = launch_sums<T, C>(call, stream, r);
+    status = launch_sums<T, C>(call, stream, r, means, rstd.data);
     pthread_mutex_unlock(&stream->lock);
     return status;
 }

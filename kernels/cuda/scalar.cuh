@@ -142,6 +142,21 @@ INLINE R gelu_tanh_slope(R x)
     return s + x * s * (R(1) - s) * R(1.59576912160573071176) * (R(1) + R(0.134145) * x * x);
 }
 
+/* Phi(x) + x phi(x); where the density vanishes its product with x is left out. */
+template <class R>
+INLINE R gelu_slope(R x)
+{
+    R density = exp(x * x * R(-0.5)) * R(0.39894228040143267794);
+    return R(0.5) * erfc(x * R(-0.70710678118654752440)) + (density == R(0) ? R(0) : x * density);
+}
+
+template <class R>
+INLINE R silu_slope(R x)
+{
+    R s = sigmoid(x), product = s * (R(1) - s);
+    return s + (product == R(0) ? R(0) : x * product);
+}
+
 INLINE float floor_remainder(float x, float y)
 {
     float r = fmodf(x, y);
@@ -202,6 +217,8 @@ INLINE R sign_of(R x)
 #define ERF(x) erf(x)
 #define GELU(x) (decltype(x)(0.5) * (x) * erfc((x) * decltype(x)(-0.70710678118654752440)))
 #define GELU_TANH(x) ((x) * gelu_tanh_sigmoid(x))
+#define GELU_SLOPE(x) gelu_slope(x)
+#define SILU_SLOPE(x) silu_slope(x)
 #define GELU_TANH_SLOPE(x) gelu_tanh_slope(x)
 #define POW(x, y) pow(x, y)
 #define REMAINDER(x, y) floor_remainder(x, y)

@@ -265,6 +265,7 @@ luda_status luda_reshape(luda_tensor *tensor, int ndim, const int64_t *shape, lu
 #define INPUTS_1 (luda_tensor *[]){ x }
 #define INPUTS_2 (luda_tensor *[]){ x, y }
 #define INPUTS_3 (luda_tensor *[]){ x, y, z }
+#define INPUTS_4 (luda_tensor *[]){ x, y, z, u }
 #define INPUTS_5 (luda_tensor *[]){ x, y, z, u, v }
 #define INPUTS_6 (luda_tensor *[]){ x, y, z, u, v, w }
 #define INPUTS_VARIADIC x
@@ -273,6 +274,7 @@ luda_status luda_reshape(luda_tensor *tensor, int ndim, const int64_t *shape, lu
 #define COUNT_1 1
 #define COUNT_2 2
 #define COUNT_3 3
+#define COUNT_4 4
 #define COUNT_5 5
 #define COUNT_6 6
 

@@ -259,6 +259,7 @@ luda_keeps luda__keeps(luda_op op)
 
 /* What create_graph uses instead of a fused backward kernel: the fact `unfused`. */
 RULE(layer_norm_composed);
+RULE(rms_norm_composed);
 RULE(cross_entropy_composed);
 RULE(attention_composed);
 
@@ -266,7 +267,12 @@ RULE(attention_composed);
 static const struct {
     const char *fact;
     luda_rule_function rule;
-} compositions[] = { COMPOSITION(layer_norm_composed), COMPOSITION(cross_entropy_composed), COMPOSITION(attention_composed) };
+} compositions[] = {
+    COMPOSITION(layer_norm_composed),
+    COMPOSITION(rms_norm_composed),
+    COMPOSITION(cross_entropy_composed),
+    COMPOSITION(attention_composed),
+};
 
 luda_rule_function luda__gradient_rule(luda_op op, bool create_graph)
 {

@@ -14,7 +14,6 @@
 #define log(a) luda__rule1(w, LUDA_OP_log, a)
 #define sin(a) luda__rule1(w, LUDA_OP_sin, a)
 #define cos(a) luda__rule1(w, LUDA_OP_cos, a)
-#define erf(a) luda__rule1(w, LUDA_OP_erf, a)
 #define tanh(a) luda__rule1(w, LUDA_OP_tanh, a)
 #define sign(a) luda__rule1(w, LUDA_OP_sign, a)
 #define square(a) luda__rule1(w, LUDA_OP_square, a)
@@ -50,8 +49,8 @@ RULE1(exp) { return mul(g, y[0]); }
 RULE1(log) { return div(g, x[0]); }
 RULE1(sin) { return mul(g, cos(x[0])); }
 RULE1(cos) { return neg(mul(g, sin(x[0]))); }
-RULE1(tanh) { return sub(g, mul(g, square(y[0]))); }
-RULE1(sigmoid) { return mul(g, sub(y[0], square(y[0]))); }
+RULE1(tanh) { return luda__rule2(w, LUDA_OP_tanh_backward, g, y[0]); }
+RULE1(sigmoid) { return luda__rule2(w, LUDA_OP_sigmoid_backward, g, y[0]); }
 RULE1(erf) { return mul(g, scale(exp(neg(square(x[0]))), 1.1283791670955126 /* 2 / sqrt(pi) */)); }
 RULE1(clone) { return g; }
 
@@ -82,17 +81,44 @@ RULE1(relu) { return luda__rule2(w, LUDA_OP_relu_backward, g, y[0]); }
 RULE1(relu_backward) { return i == 0 ? luda__rule2(w, LUDA_OP_relu_backward, g, x[1]) : NULL; }
 RULE1(gelu_tanh) { return luda__rule2(w, LUDA_OP_gelu_tanh_backward, g, x[0]); }
 
-RULE1(gelu)
+RULE1(gelu) { return luda__rule2(w, LUDA_OP_gelu_backward, g, x[0]); }
+RULE1(silu) { return luda__rule2(w, LUDA_OP_silu_backward, g, x[0]); }
+
+RULE1(silu_mul)
 {
-    T inside = scale(shift(erf(scale(x[0], 0.70710678118654752)), 1), 0.5);
-    T density = scale(exp(scale(square(x[0]), -0.5)), 0.39894228040143268 /* 1 / sqrt(2 pi) */);
-    return mul(g, add(inside, mul(x[0], density)));
+    return i == 0 ? luda__rule2(w, LUDA_OP_silu_backward, mul(g, x[1]), x[0]) : mul(g, luda__rule1(w, LUDA_OP_silu, x[0]));
 }
 
-RULE1(silu)
+/* Of these the inputs are the gradient, then y or x. */
+
+RULE1(tanh_backward)
 {
-    T s = sigmoid(x[0]);
-    return mul(g, mul(s, shift(mul(x[0], sub(number_like(s, 1), s)), 1)));
+    return i == 0 ? luda__rule2(w, LUDA_OP_tanh_backward, g, x[1]) : scale(mul(mul(g, x[0]), x[1]), -2);
+}
+
+RULE1(sigmoid_backward)
+{
+    return i == 0 ? luda__rule2(w, LUDA_OP_sigmoid_backward, g, x[1]) : mul(mul(g, x[0]), shift(scale(x[1], -2), 1));
+}
+
+/* f'' = phi(x) (2 - x^2) */
+RULE1(gelu_backward)
+{
+    if (i == 0)
+        return luda__rule2(w, LUDA_OP_gelu_backward, g, x[1]);
+    T xx = square(x[1]);
+    T density = scale(exp(scale(xx, -0.5)), 0.39894228040143268 /* 1 / sqrt(2 pi) */);
+    return mul(mul(g, x[0]), mul(density, shift(neg(xx), 2)));
+}
+
+/* f'' = s (1 - s) (2 + x (1 - 2 s)) */
+RULE1(silu_backward)
+{
+    if (i == 0)
+        return luda__rule2(w, LUDA_OP_silu_backward, g, x[1]);
+    T s = sigmoid(x[1]);
+    T bend = shift(mul(x[1], shift(scale(s, -2), 1)), 2);
+    return mul(mul(g, x[0]), mul(sub(s, square(s)), bend));
 }
 
 /*
@@ -277,7 +303,9 @@ RULE1(matmul)
         a = luda__rule_rows(w, a);
         full = luda__rule_rows(w, full);
     }
-    T db = matmul(transposed(a), full);
+    /* The gradient is laid out like the matrix, which may be the transpose of a parameter. */
+    bool turned = x[1] && x[1]->ndim == 2 && x[1]->stride[0] == 1 && x[1]->stride[1] > 1;
+    T db = turned && full && full->ndim == 2 ? transposed(matmul(transposed(full), a)) : matmul(transposed(a), full);
     return column ? luda__rule_squeeze(w, db, -1) : db;
 }
 

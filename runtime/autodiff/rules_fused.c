@@ -104,6 +104,34 @@ RULE(linear)
         luda__rule_set(w, 2, luda__rule_sum(w, g, 1, (int32_t[]){ 0 }, false));
 }
 
+/* --- RMS norm --- */
+
+RULE(rms_norm)
+{
+    T in[] = { w->g[0], w->x[0], w->y[1], w->node->nin > 1 ? w->x[1] : NULL };
+    if (w->g[0])
+        set_all(w, LUDA_OP_rms_norm_backward, in, 4, NULL, w->node->nin);
+}
+
+/* rstd (gw - xhat mean(gw xhat)) */
+RULE(rms_norm_composed)
+{
+    T g = w->g[0], x = w->x[0], weight = w->node->nin > 1 ? w->x[1] : NULL;
+    int32_t leading[LUDA_MAX_DIMS];
+    if (!g)
+        return;
+    for (int d = 0; d < x->ndim - 1; d++)
+        leading[d] = d;
+    T power = luda__rule_mean(w, luda__rule1(w, LUDA_OP_square, x), -1);
+    T rstd = luda__rule1(w, LUDA_OP_rsqrt, luda__rule_number(w, LUDA_OP_add, power, w->attrs->norm.eps));
+    T xhat = mul(x, rstd);
+    T gw = weight ? mul(g, weight) : g;
+    if (w->need[0])
+        luda__rule_set(w, 0, mul(rstd, sub(gw, mul(xhat, luda__rule_mean(w, mul(gw, xhat), -1)))));
+    if (weight && w->need[1])
+        luda__rule_set(w, 1, x->ndim > 1 ? luda__rule_sum(w, mul(g, xhat), x->ndim - 1, leading, false) : mul(g, xhat));
+}
+
 /* --- Cross entropy --- */
 
 RULE(cross_entropy)

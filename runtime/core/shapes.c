@@ -319,27 +319,49 @@ static luda_status shape_linear(luda_plan *plan)
     return luda__set_shape(plan, 1, 1, (int64_t[]){ 0 });
 }
 
-static luda_status shape_norm(luda_plan *plan)
+/* x, then vectors for its rows; out, then one number a row. */
+static luda_status norm_shapes(luda_plan *plan, int vectors)
 {
     const luda_tensor *x = plan->in[0];
     if (x->ndim == 0 || x->shape[x->ndim - 1] == 0)
         return luda__fail(LUDA_ESHAPE, "%s: rows of at least one element are needed", plan->info->name);
-    LUDA_TRY(is_row(plan, x, 1));
-    LUDA_TRY(is_row(plan, x, 2));
-    LUDA_TRY(luda__set_shape(plan, 1, x->ndim - 1, x->shape));
-    LUDA_TRY(luda__set_shape(plan, 2, x->ndim - 1, x->shape));
+    for (int i = 1; i <= vectors; i++) {
+        LUDA_TRY(is_row(plan, x, i));
+        LUDA_TRY(luda__set_shape(plan, i, x->ndim - 1, x->shape));
+    }
     return luda__same_shape(plan, 0, 0);
 }
 
-static luda_status shape_norm_backward(luda_plan *plan)
+static luda_status shape_norm(luda_plan *plan)
+{
+    return norm_shapes(plan, 2);
+}
+
+static luda_status shape_rms_norm(luda_plan *plan)
+{
+    return norm_shapes(plan, 1);
+}
+
+/* The gradient, x, and the weight as input `weight`; the gradients of x and of vectors of a row's size. */
+static luda_status norm_backward_shapes(luda_plan *plan, int weight, int vectors)
 {
     const luda_tensor *x = plan->in[1];
     if (!same_shape(plan->in[0], x) || x->ndim == 0)
         return luda__shapes_differ(plan, plan->in[0], x, "the gradient has the input's shape");
-    LUDA_TRY(is_row(plan, x, 4));
-    LUDA_TRY(luda__set_shape(plan, 1, 1, &x->shape[x->ndim - 1]));
-    LUDA_TRY(luda__set_shape(plan, 2, 1, &x->shape[x->ndim - 1]));
+    LUDA_TRY(is_row(plan, x, weight));
+    for (int i = 1; i <= vectors; i++)
+        LUDA_TRY(luda__set_shape(plan, i, 1, &x->shape[x->ndim - 1]));
     return luda__same_shape(plan, 0, 1);
+}
+
+static luda_status shape_norm_backward(luda_plan *plan)
+{
+    return norm_backward_shapes(plan, 4, 2);
+}
+
+static luda_status shape_rms_norm_backward(luda_plan *plan)
+{
+    return norm_backward_shapes(plan, 3, 1);
 }
 
 static luda_status loss_operands(luda_plan *plan, const luda_tensor *logits, const luda_tensor *labels, int weight)

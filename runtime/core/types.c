@@ -243,6 +243,27 @@ static luda_status types_LINEAR(luda_plan *plan)
     return LUDA_OK;
 }
 
+static luda_status types_RMS_NORM(luda_plan *plan)
+{
+    LUDA_TRY(need_float(plan));
+    plan->cast[0] = plan->out[0].dtype = (luda_dtype)plan->in[0]->dtype;
+    keep_affine(plan, 1);
+    plan->out[1].dtype = accumulator_of(plan->cast[0]);
+    return LUDA_OK;
+}
+
+/* gradient, x, rstd, weight */
+static luda_status types_RMS_NORM_BACKWARD(luda_plan *plan)
+{
+    LUDA_TRY(need_float(plan));
+    luda_dtype dtype = (luda_dtype)plan->in[1]->dtype;
+    plan->cast[0] = plan->cast[1] = plan->out[0].dtype = dtype;
+    plan->cast[2] = accumulator_of(dtype);
+    keep_affine(plan, 3);
+    plan->out[1].dtype = plan->nin > 3 && plan->in[3] ? plan->cast[3] : accumulator_of(dtype);
+    return LUDA_OK;
+}
+
 static luda_status types_LOSS(luda_plan *plan)
 {
     luda_dtype dtype = (luda_dtype)plan->in[0]->dtype;

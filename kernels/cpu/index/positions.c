@@ -27,8 +27,7 @@ luda_status luda__check_positions(const luda_call *call, const luda_operand *pos
 {
     atomic_llong bad = INT64_MAX;
     check c = { base, size, ignored, &bad };
-    const luda_operand *operands[] = { positions };
-    luda__loop(operands, 1, run_check, &c);
+    luda__loop_over(positions, run_check, &c);
     if (bad == INT64_MAX)
         return LUDA_OK;
     int64_t offset = 0, index = bad;

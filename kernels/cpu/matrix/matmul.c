@@ -8,7 +8,7 @@
 #include "kernels/cpu/scalar.h"
 #include "turn.h"
 
-enum { TINY_WORK = 4096, TINY_N = 64, FEW_ROWS = 96, CHUNK = 64, MOST_PACKED = 1 << 21 };
+enum { TINY_WORK = 4096, TINY_N = 64, FEW_ROWS = 96, CHUNK = 64, SMALL = 1 << 13, MOST_PACKED = 1 << 21 };
 
 /* As matmul's operands: x with a row dimension, the weight repeated over x's leading dimensions. */
 static void linear_operands(luda_operand *out, luda_operand *x, luda_operand *weight)

@@ -2,7 +2,8 @@
 #include "reduce.h"
 #include "kernels/cpu/scalar.h"
 
-enum { LANES = 16, BLOCK = 2048, COLUMNS = 64, COLUMN_ROWS = 64 };
+/* APART: columns at once that are not neighbours. AHEAD: bytes that are asked for before they are needed, beyond what the hardware foresees at the end of a page. */
+enum { STREAMS = 4, LANES = 8, BLOCK = 4096, COLUMNS = 1024, APART = 64, COLUMN_ROWS = 64, AHEAD = 1024 };
 
 static inline double sum_double(double a, double b)
 {

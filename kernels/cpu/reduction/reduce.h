@@ -13,7 +13,7 @@
 typedef struct reduction {
     space kept;    /* operand 0: the output, operand 1: the input */
     space reduced; /* operand 1: the input */
-    int columns;   /* the last kept dimension lies closer in memory than the last reduced one */
+    int columns;   /* neighbouring outputs are made together: they lie closer than what they sum, or sum few */
     int64_t kept_step, kept_slabs, reduced_step, reduced_slabs;
     const char *input;
     char *output;

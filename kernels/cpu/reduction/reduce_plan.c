@@ -1,7 +1,7 @@
 /* See reduce.h. Nothing here depends on the instruction set. */
 #include "reduce.h"
 
-enum { GRAIN = 32768, MOST_SLABS = 64, COLUMN_GRAIN = 64 };
+enum { GRAIN = 32768, MOST_SLABS = 64, COLUMN_GRAIN = 1024, FEW = 32 };
 
 static int is_reduced(const luda_dims *dims, int d)
 {
@@ -52,7 +52,7 @@ void luda__plan_reduction(const luda_operand *in, const luda_operand *out, const
     if (r->kept.ndim > 0 && r->reduced.ndim > 0) {
         int64_t kept = distance(r->kept.stride[1][r->kept.ndim - 1]);
         int64_t reduced = distance(r->reduced.stride[1][r->reduced.ndim - 1]);
-        r->columns = kept < reduced && r->kept.shape[r->kept.ndim - 1] >= 4;
+        r->columns = (kept < reduced || r->reduced.numel <= FEW) && r->kept.shape[r->kept.ndim - 1] >= 4;
     }
     cut(r);
 }

@@ -1,19 +1,20 @@
 /*
- * layer_norm over the last dimension and its backward, which gives three gradients in one pass.
+ * layer_norm and rms_norm over the last dimension and their backward, which gives all gradients in one pass.
  *
- * The variance is the mean of squared deviations from a mean in double, so that rows far from 0 lose nothing. Gradients
- * of weight and bias are summed by fixed slabs of rows, in double, and the slabs in order.
+ * Rows far from 0 lose nothing: a rough mean is found from the distances to the first element, then deviations from
+ * it, whose own mean corrects it. Gradients of weight and bias are summed by fixed slabs of rows, in the compute type
+ * over a few rows and in double beyond, and the slabs in order.
  */
 #include "rows.h"
 #include "kernels/cpu/scalar.h"
 
-enum { MOST_SLABS = 64 };
+enum { MOST_SLABS = 64, ROWS_SUMMED = 16 };
 
 typedef struct norm {
     rows r;                       /* forward: out, x; backward: dx, g, x */
-    const luda_operand *mean, *rstd;
+    const luda_operand *mean, *rstd; /* mean: NULL where rows are not centred */
     double eps;
-    void *weight, *bias;          /* n values of the compute type, or NULL */
+    void *weight, *bias;          /* n values of the compute type */
     double *partial;              /* [slabs][2][n]: gradients of weight and bias */
 } norm;
 

@@ -2,7 +2,7 @@
 #ifndef LUDA_ROWS_H
 #define LUDA_ROWS_H
 
-#include "kernels/cpu/elementwise/loops.h"
+#include "kernels/cpu/halves.h"
 
 /* Rows whose elements lie apart are handled in groups, so that a cache line is used while it is there. */
 enum { ROW_GROUP = 16 };
@@ -13,6 +13,7 @@ typedef struct rows {
     int64_t stride[LOOP_OPERANDS];   /* between them, per operand */
     char *data[LOOP_OPERANDS];
     int64_t per_slab, slabs;
+    int stream;                      /* operand 0 goes around the caches */
     atomic_int failed;
 } rows;
 

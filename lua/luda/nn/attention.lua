@@ -78,15 +78,15 @@ M.TransformerBlock = TransformerBlock
 
 function TransformerBlock:init(width, heads, given)
   local options = args.options("TransformerBlock", given, {
-    causal = true, dropout = 0, bias = true, mlp = 4, generator = args.absent,
+    causal = true, dropout = 0, bias = true, norm = "layer", mlp = 4, generator = args.absent,
   })
   local bias, noise = { bias = options.bias }, { generator = options.generator }
   local inner = args.integer("TransformerBlock", "mlp times the width", width * options.mlp)
-  self.norm1 = layers.LayerNorm(width, bias)
+  self.norm1 = layers.norm("TransformerBlock", options.norm, width, options.bias)
   self.attention = MultiheadAttention(width, heads, {
     causal = options.causal, dropout = options.dropout, bias = options.bias, generator = options.generator,
   })
-  self.norm2 = layers.LayerNorm(width, bias)
+  self.norm2 = layers.norm("TransformerBlock", options.norm, width, options.bias)
   self.up = layers.Linear(width, inner, { bias = options.bias, activation = "gelu_tanh" })
   self.down = layers.Linear(inner, width, bias)
   self.dropout = layers.Dropout(options.dropout, noise)

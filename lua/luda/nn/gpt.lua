@@ -46,9 +46,6 @@ function GPT:init(given)
   for _, name in ipairs { "vocab", "context", "layers", "heads", "width" } do
     layers.positive("GPT", name, options[name])
   end
-  if options.norm ~= "layer" then
-    errors.raise("invalid", "GPT: norm is 'layer', not %s", args.describe(options.norm))
-  end
   self.context, self.base, self.vocab = options.context, options.base, options.vocab
   self.tokens = layers.Embedding(options.vocab, options.width, { base = options.base })
   self.positions = layers.Embedding(options.context, options.width)
@@ -56,11 +53,11 @@ function GPT:init(given)
   local blocks = {}
   for i = 1, options.layers do
     blocks[i] = attention.TransformerBlock(options.width, options.heads, {
-      dropout = options.dropout, bias = options.bias, mlp = options.mlp,
+      dropout = options.dropout, bias = options.bias, norm = options.norm, mlp = options.mlp,
     })
   end
   self.blocks = blocks
-  self.norm = layers.LayerNorm(options.width, { bias = options.bias })
+  self.norm = layers.norm("GPT", options.norm, options.width, options.bias)
   if not options.tied then
     self.head = layers.Linear(options.width, options.vocab, { bias = false })
   end

@@ -17,6 +17,7 @@ local nn = {
   Linear = layers.Linear,
   Embedding = layers.Embedding,
   LayerNorm = layers.LayerNorm,
+  RMSNorm = layers.RMSNorm,
   Dropout = layers.Dropout,
   Sequential = layers.Sequential,
   ReLU = layers.ReLU,

@@ -64,6 +64,15 @@ function Embedding:forward(ids)
   return methods.index_select(self.weight, ids, self.lookup)
 end
 
+local function measure(self, name, sizes, options)
+  sizes = type(sizes) == "table" and sizes or { sizes }
+  local width = 1
+  for _, size in ipairs(sizes) do
+    width = width * positive(name, "a size", size)
+  end
+  self.sizes, self.width, self.options = sizes, width, { eps = args.number(name, "eps", options.eps) }
+end
+
 --- Mean 0 and variance 1 over the last dimension, or over the last ones when a list of sizes is given; then times weight
 -- plus bias.
 ---@class luda.nn.LayerNorm: luda.nn.Module
@@ -73,16 +82,11 @@ M.LayerNorm = LayerNorm
 
 function LayerNorm:init(sizes, given)
   local options = args.options("LayerNorm", given, { eps = 1e-5, affine = true, bias = true })
-  sizes = type(sizes) == "table" and sizes or { sizes }
-  local width = 1
-  for _, size in ipairs(sizes) do
-    width = width * positive("LayerNorm", "a size", size)
-  end
-  self.sizes, self.width, self.options = sizes, width, { eps = args.number("LayerNorm", "eps", options.eps) }
+  measure(self, "LayerNorm", sizes, options)
   if options.affine then
-    self.weight = initial.constant({ width }, 1)
+    self.weight = initial.constant({ self.width }, 1)
     if options.bias then
-      self.bias = initial.constant({ width }, 0)
+      self.bias = initial.constant({ self.width }, 0)
     end
   end
 end
@@ -97,17 +101,58 @@ local function normalize(self, x)
   return functions.layer_norm(x, self.options)
 end
 
-function LayerNorm:forward(x)
+--- normalise(self, rows) where the last dimensions that self.sizes names are one.
+local function over_rows(self, x, normalise)
   local count = #self.sizes
   if count == 1 then
-    return normalize(self, x)
+    return normalise(self, x)
   end
   local shape, rows = x.shape, {}
   for i = 1, #shape - count do
     rows[i] = shape[i]
   end
   rows[#rows + 1] = self.width
-  return methods.reshape(normalize(self, methods.reshape(x, rows)), shape)
+  return methods.reshape(normalise(self, methods.reshape(x, rows)), shape)
+end
+
+function LayerNorm:forward(x)
+  return over_rows(self, x, normalize)
+end
+
+--- Divides by the root of the mean square over the last dimension, or over the last ones when a list of sizes is given; then
+-- times weight.
+---@class luda.nn.RMSNorm: luda.nn.Module
+---@overload fun(sizes: integer|integer[], options: {eps: number, affine: boolean}?): luda.nn.RMSNorm
+local RMSNorm = modules.module("RMSNorm")
+M.RMSNorm = RMSNorm
+
+function RMSNorm:init(sizes, given)
+  local options = args.options("RMSNorm", given, { eps = 1e-5, affine = true })
+  measure(self, "RMSNorm", sizes, options)
+  if options.affine then
+    self.weight = initial.constant({ self.width }, 1)
+  end
+end
+
+local function scale_rows(self, x)
+  if self.weight then
+    return functions.rms_norm(x, self.weight, self.options)
+  end
+  return functions.rms_norm(x, self.options)
+end
+
+function RMSNorm:forward(x)
+  return over_rows(self, x, scale_rows)
+end
+
+--- The normalization that the option `norm` of a model names.
+function M.norm(name, norm, width, bias)
+  if norm == "layer" then
+    return LayerNorm(width, { bias = bias })
+  elseif norm == "rms" then
+    return RMSNorm(width)
+  end
+  errors.raise("invalid", "%s: norm is 'layer' or 'rms', not %s", name, args.describe(norm))
 end
 
 --- In training, zeroes elements with probability p and divides the others by 1 - p.
