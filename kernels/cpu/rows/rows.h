@@ -2,7 +2,7 @@
 #ifndef LUDA_ROWS_H
 #define LUDA_ROWS_H
 
-#include "kernels/cpu/halves.h"
+#include "kernels/cpu/elementwise/loops.h"
 
 /* Rows whose elements lie apart are handled in groups, so that a cache line is used while it is there. */
 enum { ROW_GROUP = 16 };
