@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Hours of everything: instruction sets, emulator orders, collectives beside a CPU hog, kills, mutants, long fuzzing.
 # Goes on where it stopped (state in build/soak.state) and writes build/soak.json. Options: --fresh forgets the state;
-# --only WORD runs the tasks whose names contain it. SOAK_REPEATS (20), SOAK_KILLS (50), SOAK_FUZZ seconds (1800) change sizes.
+# --only WORD runs the tasks whose names contain it. The C tests also run on aarch64 under an emulator, where there are
+# Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user. SOAK_REPEATS (20), SOAK_KILLS (50), SOAK_FUZZ seconds (1800) change sizes.
 set -u
 cd "$(dirname "$0")/.."
 repeats=${SOAK_REPEATS:-20}
@@ -32,7 +33,7 @@ task() {
   "$@" >"$log" 2>&1
   status=$?
   if [ "$status" = 0 ]; then
-    echo "passed ($((SECONDS - started)) s)"
+    echo "passed ($((SECONDS - started)) s) $(grep -E '(^|: )[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)"
     echo "passed $name $((SECONDS - started))" >>"$state"
   else
     echo "FAILED with status $status"
@@ -55,11 +56,29 @@ orders() { # NAME ORDER
   CUDAEMU_ORDER=$2 timeout 600 "build/spec/$1"
 }
 
+aarch64_build() {
+  cmake -S . -B build-aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE=scripts/aarch64.cmake -DLUDA_BARE=ON && ninja -C build-aarch64 tests
+}
+
+aarch64() {
+  for program in aarch64-linux-gnu-gcc qemu-aarch64; do
+    if ! command -v "$program" >/dev/null 2>&1; then
+      echo "aarch64: skipped, there is no $program here"
+      return
+    fi
+  done
+  task aarch64-build aarch64_build
+  for test in build-aarch64/spec/*_test; do
+    task "aarch64-$(basename "$test")" timeout 1200 qemu-aarch64 -L /usr/aarch64-linux-gnu "$test"
+  done
+}
+
 task setup scripts/setup.sh --data
 task tests-build ninja -C build tests
 for level in baseline v3 v4; do
   task "simd-$level" env LUDA_SIMD="$level" scripts/run_tests.sh build
 done
+aarch64
 task emulator-build sh -c 'cmake -S . -B build -DLUDA_EMULATOR=ON >/dev/null && ninja -C build cuda_test cuda_rows_test'
 for order in forward reverse $(seq -f 'random:%g' "$repeats"); do
   for name in cuda_test cuda_rows_test; do

@@ -1,5 +1,6 @@
 /*
- * Includes the file EACH once per dtype (of the classes EACH_CLASSES; all where not defined) with these names set:
+ * Includes the file EACH once per dtype (of the classes EACH_CLASSES; where not defined, all that the level makes) with
+ * these names set:
  *
  *   SUFFIX, DTYPE        f32, LUDA_F32
  *   T, C                 the type stored and the type computed in
@@ -11,7 +12,7 @@
  * No guard: a file includes it as often as it has families. ORDER dtype does not matter here.
  */
 #ifndef EACH_CLASSES
-#define EACH_CLASSES (CLASS_FLOAT | CLASS_INT | CLASS_BOOL)
+#define EACH_CLASSES CLASSES_MADE
 #endif
 
 #define T PASTE2(stored_, SUFFIX)
@@ -57,6 +58,8 @@
 #undef CLASS
 #endif
 
+#undef KERNEL
+#define KERNEL(name) LEVEL_SYMBOL(name, SUFFIX, LUDA_ISA_INTEGERS)
 #define IS_HALF 0
 #define IS_DOUBLE 0
 #if EACH_CLASSES & CLASS_INT

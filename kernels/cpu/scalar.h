@@ -11,7 +11,7 @@
 
 #include "convert.h"
 
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define MADD(a, b, c) __builtin_fmaf(a, b, c)
 #else
 #define MADD(a, b, c) ((a) * (b) + (c))

@@ -29,21 +29,11 @@
 
 #include "stream.h"
 
-#include <stdarg.h>
-#include <stdio.h>
+#define LUDA_ISA cuda
+#include "kernels/names.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-/* --- Names of kernels, as in kernels/cpu/kernel.h; kernels/cpu/each.h includes a file once per dtype --- */
-
-#define PASTE2_(a, b) a##b
-#define PASTE2(a, b) PASTE2_(a, b)
-#define PASTE3_(a, b, c) a##b##c
-#define PASTE3(a, b, c) PASTE3_(a, b, c)
-#define LUDA_SYMBOL(name, suffix) PASTE3(luda__##name##_, suffix, _cuda)
-#define CLASS_FLOAT 1
-#define CLASS_INT 2
-#define CLASS_BOOL 4
 
 /* --- Element types: stored_f16 is __half, compute_f16 is float --- */
 
@@ -107,24 +97,9 @@ struct bytes_of<8> {
 
 /* --- Failing --- */
 
-static inline __attribute__((format(printf, 3, 4))) luda_status fail(const luda_call *call, luda_status status,
-                                                                     const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(call->message, 256, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
 static inline const char *op_name(const luda_call *call)
 {
     return luda__cuda_op_name(call->op);
-}
-
-static inline luda_status fail_memory(const luda_call *call, size_t bytes)
-{
-    return fail(call, LUDA_ENOMEM, "%s: no memory for %zu bytes of work space", op_name(call), bytes);
 }
 
 /* After every launch. */
@@ -143,12 +118,6 @@ static inline luda_cuda_stream *stream_of(const luda_call *call)
         return s;
     fail(call, LUDA_ECUDA, "%s: %s", op_name(call), cudaGetErrorString(error));
     return NULL;
-}
-
-/* Input `i`, or NULL where it is absent. */
-static inline const luda_operand *input(const luda_call *call, int i)
-{
-    return i < call->nin && call->in[i].data && call->in[i].numel >= 0 ? &call->in[i] : NULL;
 }
 
 /* A bad value met on the device. `op` is an operator's number. */

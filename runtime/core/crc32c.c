@@ -30,8 +30,6 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t slice[8][256];
-/* What LANE zero bytes make of a state, per byte of the state: the state's update is linear. */
-static uint32_t lane_shift[4][256];
 static uint32_t (*update)(uint32_t state, const unsigned char *data, size_t bytes);
 
 static uint64_t load_8(const unsigned char *data)
@@ -55,6 +53,9 @@ static uint32_t update_tables(uint32_t state, const unsigned char *data, size_t 
 }
 
 #if HARDWARE
+/* What LANE zero bytes make of a state, per byte of the state: the state's update is linear. */
+static uint32_t lane_shift[4][256];
+
 static uint32_t shift_lane(uint32_t state)
 {
     return lane_shift[0][state & 255] ^ lane_shift[1][state >> 8 & 255] ^ lane_shift[2][state >> 16 & 255] ^

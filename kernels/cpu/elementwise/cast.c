@@ -1,5 +1,5 @@
 /* `to`: conversion between any two element types, by the rules of convert.h. */
-#include "loops.h"
+#include "kernels/cpu/halves.h"
 
 #define EACH "kernels/cpu/elementwise/cast.inc"
 #include "kernels/cpu/each.h"

@@ -1,9 +1,10 @@
 /* Elementwise operators: one function per row of LUDA_MAP and dtype, and where. */
 #include "loops.h"
+#include "kernels/cpu/halves.h"
 #include "kernels/cpu/scalar.h"
 
 #ifndef MAP_CLASSES
-#define MAP_CLASSES (CLASS_INT | CLASS_BOOL)
+#define MAP_CLASSES (CLASSES_MADE & ~CLASS_FLOAT)
 #endif
 #define EACH_CLASSES MAP_CLASSES
 #define EACH "kernels/cpu/elementwise/map.inc"

@@ -34,6 +34,6 @@ static void linear_operands(luda_operand *out, luda_operand *x, luda_operand *we
     weight->ndim = x->ndim;
 }
 
-#define EACH_CLASSES (CLASS_FLOAT | CLASS_INT)
+#define EACH_CLASSES (CLASSES_MADE & ~CLASS_BOOL)
 #define EACH "kernels/cpu/matrix/matmul.inc"
 #include "kernels/cpu/each.h"

@@ -9,6 +9,7 @@
 #define KERNEL_LINKAGE
 #endif
 
+#define EACH_CLASSES CLASS_ANY
 #define EACH "kernels/cpu/table/table_declare.inc"
 #include "kernels/cpu/each.h"
 
@@ -21,6 +22,7 @@ extern const luda_kernel_table LEVEL_TABLE;
 const luda_kernel_table LEVEL_TABLE = {
     .name = LEVEL_TEXT(LUDA_ISA),
     .kernels = {
+#define EACH_CLASSES CLASS_ANY
 #define EACH "kernels/cpu/table/table_entry.inc"
 #include "kernels/cpu/each.h"
     },
