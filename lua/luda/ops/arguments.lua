@@ -22,6 +22,10 @@ function M.define(name, names, fn)
   values.define(name, function(t, ...)
     local list = { n = select("#", ...), ... }
     local given = args.take_options(list)
+    local last = list[list.n]
+    if type(last) == "table" and next(last) == nil and getmetatable(last) == nil then
+      list.n = list.n - 1 -- no options
+    end
     if list.n > #names then
       errors.raise("invalid", "%s: unexpected argument %s", name, args.describe(list[#names + 1]))
     end
@@ -31,6 +35,9 @@ function M.define(name, names, fn)
       end
     end
     for i, option in ipairs(names) do
+      if i > list.n then
+        list[i] = nil
+      end
       if given and given[option] ~= nil then
         list[i] = given[option]
       end

@@ -113,7 +113,7 @@ end)
 --- Sum of |x|^p, to the power 1/p; where the sum or an element is zero its slope is taken as zero.
 local function power_norm(x, p, options)
   local zero = methods.eq(x, 0)
-  local powers = where(zero, 0, methods.pow(methods.abs(where(zero, 1, x)), p))
+  local powers = where(zero, p < 0 and math.huge or 0, methods.pow(methods.abs(where(zero, 1, x)), p))
   local sum = methods.sum(powers, options)
   local none = methods.eq(sum, 0)
   return where(none, 0, methods.pow(where(none, 1, sum), 1 / p))
@@ -136,8 +136,6 @@ define("norm", { "p", "dim", "keepdim" }, function(t, p, dim, keepdim)
     result = methods.amin(methods.abs(wide), options)
   elseif p == 0 then
     result = methods.to(methods.sum(methods.ne(wide, 0), options), wide.dtype)
-  elseif p < 0 then
-    result = methods.pow(methods.sum(methods.pow(methods.abs(wide), p), options), 1 / p)
   else
     result = power_norm(wide, p, options)
   end

@@ -102,7 +102,9 @@ define("median", { "dim", "keepdim" }, function(t, dim, keepdim)
 end)
 
 local interpolations = {
-  linear = function(low, high, part) return low + (high - low) * part end,
+  linear = function(low, high, part)
+    return part < 0.5 and low + (high - low) * part or high - (high - low) * (1 - part)
+  end,
   lower = function(low) return low end,
   higher = function(_, high) return high end,
   midpoint = function(low, high) return (low + high) / 2 end,
