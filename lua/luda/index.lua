@@ -1,15 +1,12 @@
 --- t[…] and t[…] = v: positions, ranges, masks and index tensors, all 1-based.
 
-local lib = require "luda.ffi"
 local args = require "luda.args"
 local errors = require "luda.error"
-local memory = require "luda.memory"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
 local sugar = require "luda.sugar"
-local elements = require "luda.values"
+local positions = require "luda.ops.positions"
 
-local ffi, C, context = lib.ffi, lib.C, lib.context
 local methods, is_tensor = tensors.methods, tensors.is_tensor
 
 --- A range {first, last, step}, {position} or {} of one dimension.
@@ -28,25 +25,6 @@ local function range(t, dim, spec)
     errors.raise("index", "index: {%d, %d} of dimension %d, which has %d positions (1-based)", first, last, dim, size)
   end
   return methods.narrow(t, dim, first, math.max(math.floor((last - first) / step) + 1, 0), step)
-end
-
---- Positions where a mask is true, as an i64 tensor, counted over the flattened mask.
-local function mask_positions(mask)
-  local values, count = elements.read(mask), 0
-  local numel = mask.numel
-  local found = ffi.new("int64_t[?]", math.max(numel, 1))
-  for i = 0, numel - 1 do
-    if values[i] ~= 0 then
-      found[count] = i + 1
-      count = count + 1
-    end
-  end
-  local out, shape = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[1]", count)
-  C.luda_context_use(context)
-  lib.check(C.luda_tensor_new(C.LUDA_I64, ffi.new("luda_device"), 1, shape, out))
-  local positions = memory.adopt(out[0])
-  lib.check(C.luda_tensor_write(memory.pointer(positions), C.LUDA_I64, found, count))
-  return mask.device == "cpu" and positions or methods.to(positions, mask.device)
 end
 
 --- The tensor with the mask's dimensions, which must agree, flattened into one; the `view` form shares the storage.
@@ -79,13 +57,13 @@ local function take(t, dim, index)
     return methods.index_select(t, dim, index)
   end
   if dim == 1 then
-    return methods.index_select(flatten_under(index, t, methods.reshape), 1, mask_positions(index))
+    return methods.index_select(flatten_under(index, t, methods.reshape), 1, positions.of_mask(index))
   end
   if index.ndim ~= 1 or index:size(1) ~= methods.size(t, dim) then
     errors.raise("shape", "index: a mask %s for dimension %d of %s", args.shape_text(index.shape), dim,
       args.shape_text(t.shape))
   end
-  return methods.index_select(t, dim, mask_positions(index))
+  return methods.index_select(t, dim, positions.of_mask(index))
 end
 
 --- One entry a dimension: a position, a range, a mask or an index tensor.
@@ -120,16 +98,20 @@ function tensors.get_index(t, key)
   return errors.raise("invalid", "index: cannot index a tensor with %s", args.describe(key))
 end
 
---- One slice after the other, of the first dimension of a view.
-local function assign_slices(flat, positions, value)
-  local numbers = methods.totable(positions)
-  local spread = is_tensor(value) and value.ndim == flat.ndim and methods.size(value, 1) ~= 1
-  if spread and methods.size(value, 1) ~= #numbers then
-    errors.raise("shape", "index: %d slices given for %d positions", methods.size(value, 1), #numbers)
+--- Slices of the first dimension of a view, all at once; of equal positions the last wins.
+local function assign_slices(flat, places, value)
+  local count = places.numel
+  if not is_tensor(value) then
+    value = tensors.scalar("index", value, flat)
+  elseif value.ndim == flat.ndim and methods.size(value, 1) ~= 1 and methods.size(value, 1) ~= count then
+    errors.raise("shape", "index: %d slices given for %d positions", methods.size(value, 1), count)
   end
-  for i, position in ipairs(numbers) do
-    sugar.assign("index", methods.select(flat, 1, position), spread and methods.select(value, 1, i) or value)
+  local shape = flat.shape
+  shape[1] = count
+  if value.device ~= flat.device then
+    value = methods.to(value, flat.device)
   end
+  methods.index_copy_(flat, 1, places, methods.expand(value, shape))
 end
 
 function tensors.set_index(t, key, value)
@@ -138,7 +120,7 @@ function tensors.set_index(t, key, value)
       return assign_slices(t, methods.flatten(key), value)
     end
     if is_tensor(value) and value.ndim > t.ndim - key.ndim then
-      return assign_slices(flatten_under(key, t, methods.view), mask_positions(key), value)
+      return assign_slices(flatten_under(key, t, methods.view), positions.of_mask(key), value)
     end
     for _ = key.ndim + 1, t.ndim do
       key = methods.unsqueeze(key, -1)

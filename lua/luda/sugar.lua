@@ -40,6 +40,7 @@ local function positive(op, t, dim)
   end
   return position + 1
 end
+M.positive = positive
 
 -- Types, devices, memory layout.
 

@@ -438,6 +438,11 @@ static luda_status (*const rules[])(luda_plan *) = {
 #define shape_view luda__shape_view
 #define shape_squeeze luda__shape_squeeze
 #define shape_unsqueeze luda__shape_unsqueeze
+#define shape_gather luda__shape_gather
+#define shape_scatter luda__shape_scatter
+#define shape_nonzero luda__shape_nonzero
+#define shape_paired luda__shape_paired
+#define shape_search luda__shape_search
 #define shape_conv luda__shape_conv
 #define shape_conv_input luda__shape_conv_input
 #define shape_conv_weight luda__shape_conv_weight

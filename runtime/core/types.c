@@ -161,6 +161,31 @@ static luda_status types_TAKE(luda_plan *plan)
     return need_index(plan, 1);
 }
 
+/* x, positions, what is written into x */
+static luda_status types_PUT(luda_plan *plan)
+{
+    luda_dtype dtype = (luda_dtype)plan->in[0]->dtype, source = (luda_dtype)plan->in[2]->dtype;
+    if (luda__class_of(source) > luda__class_of(dtype))
+        return luda__fail(LUDA_EDTYPE, "%s: %s cannot be written into %s; convert with :to", plan->info->name,
+                          luda_dtype_name(source), luda_dtype_name(dtype));
+    plan->cast[0] = plan->cast[2] = plan->out[0].dtype = dtype;
+    return need_index(plan, 1);
+}
+
+static luda_status types_POSITIONS(luda_plan *plan)
+{
+    plan->cast[0] = (luda_dtype)plan->in[0]->dtype;
+    plan->out[0].dtype = plan->out[1].dtype = LUDA_I64;
+    return LUDA_OK;
+}
+
+static luda_status types_SEARCH(luda_plan *plan)
+{
+    LUDA_TRY(promote_from(plan, 0));
+    plan->out[0].dtype = LUDA_I64;
+    return LUDA_OK;
+}
+
 static luda_status types_CREATE(luda_plan *plan)
 {
     const luda_field_info *field = NULL;
