@@ -40,6 +40,7 @@ local function positive(op, t, dim)
   end
   return position + 1
 end
+M.positive = positive
 
 -- Types, devices, memory layout.
 
@@ -77,6 +78,7 @@ local function spread(first, ...)
   end
   return { first, ... }
 end
+M.spread = spread
 
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)
