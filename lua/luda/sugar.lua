@@ -78,6 +78,7 @@ local function spread(first, ...)
   end
   return { first, ... }
 end
+M.spread = spread
 
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)

@@ -125,6 +125,22 @@ static luda_status types_FLOAT_NUM(luda_plan *plan)
     return types_NUM(plan);
 }
 
+static luda_status types_BITS(luda_plan *plan)
+{
+    LUDA_TRY(promote_from(plan, 0));
+    if (luda__class_of(first_cast(plan)) == LUDA__FLOAT)
+        return refuse(plan, first_cast(plan), "integers or booleans are needed; convert with :to(\"i64\")");
+    return LUDA_OK;
+}
+
+static luda_status types_INTEGER(luda_plan *plan)
+{
+    LUDA_TRY(promote_from(plan, 0));
+    if (luda__class_of(first_cast(plan)) != LUDA__INT)
+        return refuse(plan, first_cast(plan), "integers are needed; convert with :to(\"i64\")");
+    return LUDA_OK;
+}
+
 static luda_status types_COMPARE(luda_plan *plan)
 {
     LUDA_TRY(promote_from(plan, 0));

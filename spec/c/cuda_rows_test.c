@@ -18,6 +18,11 @@ static const struct { const char *op, *sample; } larger_cases[] = {
     { "mul", "any 5000,5000" },
     { "sub", "any 2x1x3x1x2,4x1x3x1" },
     { "exp", "any 0" },
+    { "gcd", "any 0x3,1x3" },
+    { "lgamma", "any 300" },
+    { "floor_divide", "nonzero 70x3,3" },
+    { "fmod", "nonzero 3x70,70" },
+    { "bitwise_right_shift", "any i70x3<99,i3<70" },
     { "where", "any b0x3,0x3,." },
     { "where", "any b70x31,31,70x1" },
     { "sum", "any 300x70 dim=1" },
@@ -115,6 +120,8 @@ static double value_of(const char *domain, int dtype, int64_t i, int64_t n)
         x = 0.5 + fabs(x);
     else if (strcmp(domain, "nonzero") == 0)
         x = sign * (0.3 + fabs(x));
+    else if (strcmp(domain, "above") == 0)
+        x = 1.1 + fabs(x);
     else if (strcmp(domain, "unit") == 0)
         x = 0.45 * x;
     else if (strcmp(domain, "distinct") == 0)
