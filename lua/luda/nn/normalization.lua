@@ -98,20 +98,25 @@ function M.functions.batch_norm(x, running_mean, running_var, given)
   local shape = shape_of("batch_norm", x)
   local kept_mean = over_channels("batch_norm", "running_mean", running_mean, shape)
   local kept_var = over_channels("batch_norm", "running_var", running_var, shape)
-  local dtype, centred, variance = x.dtype
+  local weight = over_channels("batch_norm", "weight", options.weight, shape)
+  local bias = over_channels("batch_norm", "bias", options.bias, shape)
+  local dtype = x.dtype
+  local y
   x = widened(x)
   if options.training or not (kept_mean and kept_var) then
-    local mean, count
-    mean, centred, variance, count = batch_statistics("batch_norm", x, shape)
+    local mean, centred, variance, count = batch_statistics("batch_norm", x, shape)
     follow(running_mean, mean, options.momentum)
     follow(running_var, variance * (count / (count - 1)), options.momentum)
-  else
-    centred, variance = x - kept_mean, kept_var
+    local scale = methods.rsqrt(variance + options.eps)
+    y = centred * (weight and scale * weight or scale)
+    y = bias and y + bias or y
+  else -- two passes over x: what does not depend on it is small
+    local scale = methods.rsqrt(kept_var + options.eps)
+    scale = weight and scale * weight or scale
+    local shift = kept_mean * scale
+    y = x * scale + (bias and bias - shift or -shift)
   end
-  local scale = methods.rsqrt(variance + options.eps)
-  local weight = over_channels("batch_norm", "weight", options.weight, shape)
-  local y = centred * (weight and scale * weight or scale)
-  return methods.to(affine("batch_norm", y, shape, { bias = options.bias }), dtype)
+  return methods.to(y, dtype)
 end
 
 local function group_norm(op, x, groups, options)
