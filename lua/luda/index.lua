@@ -27,13 +27,29 @@ local function range(t, dim, spec)
   return methods.narrow(t, dim, first, math.max(math.floor((last - first) / step) + 1, 0), step)
 end
 
+--- One position of one dimension.
+local function pick(t, dim, position)
+  local shape = t.shape
+  local size = shape[dim]
+  if not size then
+    errors.raise("shape", "index: position %s of a 0-d tensor, which has none; item() is its value", tostring(position))
+  end
+  local place = args.position("index", "a position", position, size)
+  if place < 0 or place >= size then
+    errors.raise("index", "index: position %s of dimension %d, which has %d (1-based), of a tensor %s", tostring(position), dim,
+      size, args.shape_text(shape))
+  end
+  return methods.select(t, dim, place + 1)
+end
+
 --- The tensor with the mask's dimensions, which must agree, flattened into one; the `view` form shares the storage.
 local function flatten_under(mask, t, flatten)
   local over, shape = mask.shape, t.shape
   local sizes = { -1 }
   for i = 1, math.max(#over, #shape) do
     if i <= #over and over[i] ~= shape[i] then
-      errors.raise("shape", "index: a mask %s over a tensor %s", args.shape_text(over), args.shape_text(shape))
+      errors.raise("shape", "index: a mask %s over a tensor %s; its sizes must be those of the leading dimensions",
+        args.shape_text(over), args.shape_text(shape))
     elseif i > #over then
       sizes[#sizes + 1] = shape[i]
     end
@@ -47,7 +63,8 @@ end
 local function check_index(index)
   local class = args.dtype_class(index.dtype)
   if class == "float" or index.dtype == "u8" then
-    errors.raise("dtype", "index: an index tensor of type %s; masks are bool, positions are integers", index.dtype)
+    errors.raise("dtype", "index: an index tensor of type %s, shape %s; masks are bool, positions are integers, convert it "
+      .. "with %s", index.dtype, args.shape_text(index.shape), class == "float" and ":to(\"i64\")" or ":to(\"bool\")")
   end
   return class == "bool"
 end
@@ -81,7 +98,7 @@ local function slices(t, specs)
       t = range(t, dim, spec)
       dim = dim + 1
     else
-      t = methods.select(t, dim, spec)
+      t = pick(t, dim, spec)
     end
   end
   return t
@@ -89,7 +106,7 @@ end
 
 function tensors.get_index(t, key)
   if type(key) == "number" or args.is_boxed(key) then
-    return methods.select(t, 1, key)
+    return pick(t, 1, key)
   elseif is_tensor(key) then
     return take(t, 1, key)
   elseif type(key) == "table" then
