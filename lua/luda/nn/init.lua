@@ -7,13 +7,10 @@ local modules = require "luda.nn.module"
 require "luda.nn.state"
 local attention = require "luda.nn.attention"
 local convolution = require "luda.nn.convolution"
-
-local distances = require "luda.nn.distances"
 local images = require "luda.nn.images"
 local interpolation = require "luda.nn.interpolation"
 local normalization = require "luda.nn.normalization"
 local recurrent = require "luda.nn.recurrent"
-local tokens = require "luda.nn.tokens"
 local rows = require("luda.ops").functions
 
 ---@class luda.nn
@@ -30,18 +27,10 @@ for _, name in ipairs {
 } do
   nn[name] = layers[name]
 end
-for _, classes in ipairs { convolution, attention, recurrent } do
-  for name, class in pairs(classes) do
-    nn[name] = class
+for _, group in ipairs { layers.functions, losses, attention, convolution, interpolation, normalization, recurrent } do
+  for name, value in pairs(group) do
+    nn[name] = value
   end
-end
-for _, name in ipairs { "BatchNorm", "BatchNorm1d", "BatchNorm2d", "GroupNorm" } do
-  nn[name] = normalization[name]
-end
-for _, name in ipairs {
-  "conv1d", "conv_transpose1d", "conv_transpose2d", "unfold", "fold", "adaptive_avg_pool2d", "pixel_shuffle", "pixel_unshuffle",
-} do
-  nn[name] = images[name]
 end
 -- Rows that belong to this list of names as well.
 for _, name in ipairs {
@@ -50,10 +39,35 @@ for _, name in ipairs {
 } do
   nn[name] = rows[name]
 end
-for _, group in ipairs { layers.functions, losses, distances, interpolation, normalization.functions, tokens } do
-  for name, fn in pairs(group) do
-    nn[name] = fn
+
+for _, name in ipairs {
+  "conv1d", "conv_transpose1d", "conv_transpose2d", "unfold", "fold", "adaptive_avg_pool2d", "pixel_shuffle",
+  "pixel_unshuffle",
+} do
+  nn[name] = images[name]
+end
+
+--- Functions of files that are loaded when one of them is first used. Files with classes are not among them: loaded again,
+-- as test frameworks do, they would extend other classes.
+local places = {}
+for file, names in pairs {
+  distances = {
+    "normalize", "cosine_similarity", "pairwise_distance", "smooth_l1_loss", "huber_loss", "gaussian_nll_loss",
+    "poisson_nll_loss", "kl_div", "binary_cross_entropy", "hinge_embedding_loss", "margin_ranking_loss",
+    "cosine_embedding_loss", "triplet_margin_loss",
+  },
+  tokens = { "rope", "embedding_bag" },
+} do
+  for _, name in ipairs(names) do
+    places[name] = "luda.nn." .. file
   end
 end
 
-return nn
+return setmetatable(nn, {
+  __index = function(self, name)
+    if places[name] then
+      self[name] = assert(require(places[name])[name], name)
+    end
+    return rawget(self, name)
+  end,
+})

@@ -13,7 +13,7 @@ require "luda.sugar"
 
 local methods, is_tensor, functions = tensors.methods, tensors.is_tensor, ops.functions
 
-local M = { functions = {} }
+local M = {}
 
 --- The shape of x, which has channels.
 local function shape_of(op, x)
@@ -91,7 +91,7 @@ end
 ---@param running_var? luda.Tensor
 ---@param given? {weight: luda.Tensor, bias: luda.Tensor, training: boolean, momentum: number, eps: number}
 ---@return luda.Tensor
-function M.functions.batch_norm(x, running_mean, running_var, given)
+function M.batch_norm(x, running_mean, running_var, given)
   local options = args.options("batch_norm", given, {
     weight = args.absent, bias = args.absent, training = false, momentum = 0.1, eps = 1e-5,
   })
@@ -138,7 +138,7 @@ end
 ---@param groups integer
 ---@param given? {weight: luda.Tensor, bias: luda.Tensor, eps: number}
 ---@return luda.Tensor
-function M.functions.group_norm(x, groups, given)
+function M.group_norm(x, groups, given)
   local options = args.options("group_norm", given, { weight = args.absent, bias = args.absent, eps = 1e-5 })
   return group_norm("group_norm", x, positive("group_norm", "groups", groups), options)
 end
@@ -147,7 +147,7 @@ end
 ---@param x luda.Tensor
 ---@param given? {weight: luda.Tensor, bias: luda.Tensor, eps: number}
 ---@return luda.Tensor
-function M.functions.instance_norm(x, given)
+function M.instance_norm(x, given)
   local options = args.options("instance_norm", given, { weight = args.absent, bias = args.absent, eps = 1e-5 })
   return group_norm("instance_norm", x, shape_of("instance_norm", x)[2], options)
 end
@@ -191,7 +191,7 @@ local function batch_norm_class(name, least, most, expected)
       methods.add_(self.num_batches_tracked, 1)
       momentum = momentum or 1 / methods.item(self.num_batches_tracked)
     end
-    return M.functions.batch_norm(x, running_mean, self.running_var, {
+    return M.batch_norm(x, running_mean, self.running_var, {
       weight = self.weight, bias = self.bias, training = self.training, momentum = momentum or 0, eps = self.eps,
     })
   end
@@ -229,7 +229,7 @@ function GroupNorm:forward(x)
     errors.raise("shape", "GroupNorm: the input has shape %s; [N, %d, ...] is needed", args.shape_text(x.shape),
       self.channels)
   end
-  return M.functions.group_norm(x, self.groups, { weight = self.weight, bias = self.bias, eps = self.eps })
+  return M.group_norm(x, self.groups, { weight = self.weight, bias = self.bias, eps = self.eps })
 end
 
 return M
