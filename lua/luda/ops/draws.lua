@@ -96,6 +96,18 @@ function create.gumbel(...)
   return functions.gumbel_(target, { generator = given.generator })
 end
 
+--- Whole numbers from low, below high, of the shape, type and device of t.
+function create.randint_like(t, low, high, given)
+  local options = { dtype = need_tensor("randint_like", t).dtype, device = t.device }
+  for name, value in pairs(given or {}) do
+    options[name] = value
+  end
+  if high == nil or type(high) == "table" then
+    errors.raise("invalid", "randint_like: a low and a high are needed, high is %s", args.describe(high))
+  end
+  return create.randint(low, high, t.shape, options)
+end
+
 --- 1 with a probability, else 0: of each element of t, or one for all elements.
 define("bernoulli", function(t, ...)
   local given = args.named("bernoulli", { "p", "generator" }, {}, ...)
