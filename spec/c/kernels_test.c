@@ -17,6 +17,8 @@ static int admitted(const char *types, int dtype)
     for (size_t i = 0; i < sizeof float_only / sizeof *float_only; i++)
         if (strcmp(types, float_only[i]) == 0)
             return is_float(dtype);
+    if (strcmp(types, "BITS") == 0 || strcmp(types, "INTEGER") == 0)
+        return !is_float(dtype) && (types[0] == 'B' || dtype != LUDA_BOOL);
     return dtype != LUDA_BOOL || (strcmp(types, "NUM") != 0 && strcmp(types, "FLOAT_NUM") != 0);
 }
 
