@@ -53,6 +53,12 @@ typedef struct luda_kernel_table {
 /* The CPU's table for this processor; LUDA_SIMD=baseline|v3|v4 lowers it. */
 const luda_kernel_table *luda__cpu_kernels(void);
 
+/*
+ * Level `i` that was built and that this processor has, 0 being the baseline. What it does not make itself is that of the
+ * levels below. 0: there is none.
+ */
+int luda__cpu_level(int i, luda_kernel_table *table);
+
 /* --- The worker pool (kernels/cpu/pool/pool.c) --- */
 
 /*

@@ -25,22 +25,21 @@
 #ifndef LUDA_ISA
 #define LUDA_ISA any
 #endif
-#define LUDA_SYMBOL(name, suffix) LEVEL_SYMBOL(name, suffix, LUDA_ISA)
-#define LEVEL_SYMBOL(name, suffix, level) PASTE6(luda__, name, _, suffix, _, level)
-/* The build sets another level whose kernels of integers and booleans serve this one too. */
-#ifdef LUDA_ISA_INTEGERS
-#define CLASSES_MADE CLASS_FLOAT
-#else
-#define CLASSES_MADE CLASS_ANY
-#define LUDA_ISA_INTEGERS LUDA_ISA
-#endif
+#define LUDA_SYMBOL(name, suffix) PASTE6(luda__, name, _, suffix, _, LUDA_ISA)
 /* A function shared by the files of one level. */
 #define LEVEL(name) PASTE3(name, _, LUDA_ISA)
 
 #define CLASS_FLOAT 1
 #define CLASS_INT 2
 #define CLASS_BOOL 4
-#define CLASS_ANY (CLASS_FLOAT | CLASS_INT | CLASS_BOOL)
+#define CLASS_DOUBLE 8 /* only in LUDA_CLASSES: f64, which is a float */
+#define CLASS_ANY (CLASS_FLOAT | CLASS_INT | CLASS_BOOL | CLASS_DOUBLE)
+/* The build sets what a level makes where it leaves the rest to the level below. */
+#ifdef LUDA_CLASSES
+#define KERNEL_LINKAGE __attribute__((weak, visibility("hidden")))
+#else
+#define LUDA_CLASSES CLASS_ANY
+#endif
 
 /* --- Failing --- */
 

@@ -1,6 +1,6 @@
 /*
- * Includes the file EACH once per dtype (of the classes EACH_CLASSES; where not defined, all that the level makes) with
- * these names set:
+ * Includes the file EACH once per dtype (of the classes EACH_CLASSES, all where not defined, and LUDA_CLASSES) with these
+ * names set:
  *
  *   SUFFIX, DTYPE        f32, LUDA_F32
  *   T, C                 the type stored and the type computed in
@@ -12,7 +12,7 @@
  * No guard: a file includes it as often as it has families. ORDER dtype does not matter here.
  */
 #ifndef EACH_CLASSES
-#define EACH_CLASSES CLASSES_MADE
+#define EACH_CLASSES CLASS_ANY
 #endif
 
 #define T PASTE2(stored_, SUFFIX)
@@ -28,6 +28,7 @@
 #if EACH_CLASSES & CLASS_FLOAT
 #define CLASS CLASS_FLOAT
 #define IS_HALF 0
+#if (LUDA_CLASSES) & CLASS_DOUBLE
 #define IS_DOUBLE 1
 #define SUFFIX f64
 #define DTYPE LUDA_F64
@@ -35,6 +36,7 @@
 #undef SUFFIX
 #undef DTYPE
 #undef IS_DOUBLE
+#endif
 #define IS_DOUBLE 0
 #define SUFFIX f32
 #define DTYPE LUDA_F32
@@ -58,11 +60,9 @@
 #undef CLASS
 #endif
 
-#undef KERNEL
-#define KERNEL(name) LEVEL_SYMBOL(name, SUFFIX, LUDA_ISA_INTEGERS)
 #define IS_HALF 0
 #define IS_DOUBLE 0
-#if EACH_CLASSES & CLASS_INT
+#if EACH_CLASSES & (LUDA_CLASSES) & CLASS_INT
 #define CLASS CLASS_INT
 #define SUFFIX i64
 #define DTYPE LUDA_I64
@@ -92,7 +92,7 @@
 #undef CLASS
 #endif
 
-#if EACH_CLASSES & CLASS_BOOL
+#if EACH_CLASSES & (LUDA_CLASSES) & CLASS_BOOL
 #define CLASS CLASS_BOOL
 #define SUFFIX bool
 #define DTYPE LUDA_BOOL

@@ -36,12 +36,31 @@ static int64_t store_vectors_f16(const float *x, int64_t n, uint16_t *to)
 
 static int64_t load_vectors_bf16(const uint16_t *x, int64_t n, float *to)
 {
-    return 0;
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    for (; i + 16 <= n; i += 16) {
+        __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(x + i)));
+        _mm512_storeu_si512(to + i, _mm512_slli_epi32(bits, 16));
+    }
+#endif
+    return i;
 }
 
 static int64_t store_vectors_bf16(const float *x, int64_t n, uint16_t *to)
 {
-    return 0;
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7FFF), quiet = _mm512_set1_epi32(0x7FC0);
+    for (; i + 16 <= n; i += 16) {
+        __m512 v = _mm512_loadu_ps(x + i);
+        __m512i bits = _mm512_castps_si512(v), high = _mm512_srli_epi32(bits, 16);
+        __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, half), _mm512_and_si512(high, one));
+        __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+        rounded = _mm512_mask_or_epi32(_mm512_srli_epi32(rounded, 16), nan, high, quiet);
+        _mm256_storeu_si256((__m256i *)(to + i), _mm512_cvtepi32_epi16(rounded));
+    }
+#endif
+    return i;
 }
 
 #define EACH_CLASSES CLASS_FLOAT

@@ -1,27 +1,11 @@
 /* `to`: conversion between any two element types, by the rules of convert.h. */
 #include "kernels/cpu/halves.h"
 
-#ifdef __AVX512F__
+#ifdef __F16C__
 #include <immintrin.h>
 
-/* HALVES floats as halves; NaN as store_f16 makes it. */
-enum { HALVES = 16 };
-#define HALVES HALVES
-
-static inline void store_halves(uint16_t *out, const float *x)
-{
-    __m512 v = _mm512_loadu_ps(x);
-    __m512i sign = _mm512_set1_epi32(INT32_MIN), nan = _mm512_set1_epi32(0x7FC00000), bits = _mm512_castps_si512(v);
-    __mmask16 unordered = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    bits = _mm512_mask_ternarylogic_epi32(bits, unordered, sign, nan, 0xEA); /* bits & sign | nan */
-    __m256i halves = _mm512_cvtps_ph(_mm512_castsi512_ps(bits), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm256_storeu_si256((__m256i *)out, halves);
-}
-#elif defined __F16C__
-#include <immintrin.h>
-
-enum { HALVES = 8 };
-#define HALVES HALVES
+/* CAST_HALVES floats as halves; NaN as store_f16 makes it. */
+#define CAST_HALVES 8
 
 static inline void store_halves(uint16_t *out, const float *x)
 {

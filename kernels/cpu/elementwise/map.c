@@ -4,7 +4,9 @@
 #include "kernels/cpu/scalar.h"
 
 #ifndef MAP_CLASSES
-#define MAP_CLASSES (CLASSES_MADE & ~CLASS_FLOAT)
+#define MAP_CLASSES (CLASS_INT | CLASS_BOOL)
+#undef LUDA_CLASSES /* made wherever this file is compiled */
+#define LUDA_CLASSES CLASS_ANY
 #endif
 #define EACH_CLASSES MAP_CLASSES
 #define EACH "kernels/cpu/elementwise/map.inc"

@@ -1,4 +1,4 @@
-/* Kernels that gain nothing from an instruction set are compiled once (order.c, scatter.c) and entered from each level. */
+/* The entries of kernels that gain nothing from an instruction set (order.c, scatter.c): in the baseline alone. */
 #include "kernels/cpu/kernel.h"
 
 #define EACH "kernels/cpu/index/once.inc"

@@ -34,6 +34,11 @@ static void linear_operands(luda_operand *out, luda_operand *x, luda_operand *we
     weight->ndim = x->ndim;
 }
 
-#define EACH_CLASSES (CLASSES_MADE & ~CLASS_BOOL)
+/* The register kernels of f64 are worth a level. */
+#if !((LUDA_CLASSES) & CLASS_DOUBLE)
+#undef LUDA_CLASSES
+#define LUDA_CLASSES (CLASS_FLOAT | CLASS_DOUBLE)
+#endif
+#define EACH_CLASSES (CLASS_FLOAT | CLASS_INT)
 #define EACH "kernels/cpu/matrix/matmul.inc"
 #include "kernels/cpu/each.h"

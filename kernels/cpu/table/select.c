@@ -8,7 +8,7 @@
 extern const luda_kernel_table luda_kernel_table_baseline;
 extern const luda_kernel_table luda_kernel_table_v3, luda_kernel_table_v4; /* where they are built: LUDA_LEVEL_… */
 
-static const luda_kernel_table *selected;
+static luda_kernel_table selected;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #ifdef LUDA_LEVEL_v3
@@ -27,7 +27,7 @@ static int has_v4(void)
 }
 #endif
 
-static void select_table(void)
+int luda__cpu_level(int i, luda_kernel_table *table)
 {
     const luda_kernel_table *levels[3] = { &luda_kernel_table_baseline };
     int count = 1;
@@ -39,17 +39,32 @@ static void select_table(void)
     if (has_v4())
         levels[count++] = &luda_kernel_table_v4;
 #endif
+    if (i >= count)
+        return 0;
+    *table = *levels[i];
+    while (i-- > 0)
+        for (int op = 0; op < LUDA_OP_COUNT; op++)
+            for (int dtype = 0; dtype < LUDA_DTYPE_COUNT; dtype++)
+                if (!table->kernels[op][dtype])
+                    table->kernels[op][dtype] = levels[i]->kernels[op][dtype];
+    return 1;
+}
+
+static void select_table(void)
+{
     const char *wanted = getenv("LUDA_SIMD");
-    selected = levels[count - 1];
-    for (int i = 0; wanted && i < count; i++)
-        if (strcmp(levels[i]->name, wanted) == 0)
-            selected = levels[i];
+    luda_kernel_table table;
+    for (int i = 0; luda__cpu_level(i, &table); i++) {
+        selected = table;
+        if (wanted && strcmp(table.name, wanted) == 0)
+            return;
+    }
 }
 
 const luda_kernel_table *luda__cpu_kernels(void)
 {
     pthread_once(&once, select_table);
-    return selected;
+    return &selected;
 }
 
 const char *luda_simd(void)

@@ -1,15 +1,17 @@
 /*
  * The kernel table of one instruction set or device. A kernel is a function luda__<operator>_<dtype>_<level>; which
- * pairs there are follows from the types column. A device that lacks some of them sets KERNEL_LINKAGE to weak: an entry
- * without a function is then NULL, "not supported".
+ * pairs there are follows from the types column. A device or level that lacks some of them sets KERNEL_LINKAGE to weak:
+ * an entry without a function is then NULL, "not supported" or left to the level below.
  */
 #include "kernels/cpu/kernel.h"
+
+#undef LUDA_CLASSES
+#define LUDA_CLASSES CLASS_ANY
 
 #ifndef KERNEL_LINKAGE
 #define KERNEL_LINKAGE
 #endif
 
-#define EACH_CLASSES CLASS_ANY
 #define EACH "kernels/cpu/table/table_declare.inc"
 #include "kernels/cpu/each.h"
 
@@ -22,7 +24,6 @@ extern const luda_kernel_table LEVEL_TABLE;
 const luda_kernel_table LEVEL_TABLE = {
     .name = LEVEL_TEXT(LUDA_ISA),
     .kernels = {
-#define EACH_CLASSES CLASS_ANY
 #define EACH "kernels/cpu/table/table_entry.inc"
 #include "kernels/cpu/each.h"
     },
