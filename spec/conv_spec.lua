@@ -150,7 +150,7 @@ describe("conv2d", function()
     local x, w = luda.ones(1, 1, 2, 2), luda.ones(1, 1, 2, 2, { dtype = "f64" })
     assert.equal("f64", luda.conv2d(x, w).dtype)
     assert.equal("f32", luda.conv2d(x:to("f16"), w:to("bf16")).dtype)
-    assert.raises("dtype", "conv2d: i64 is not possible", luda.conv2d, x:to("i64"), w)
+    assert.raises("dtype", "conv2d: input 1 of shape %[1, 1, 2, 2%] is i64", luda.conv2d, x:to("i64"), w)
   end)
 
   it("of no images or no channels", function()

@@ -53,6 +53,33 @@ local function train_images(device)
   return losses, model[1].weight:detach():to("cpu"):totable()
 end
 
+--- Two steps through layers and functions that are composed; losses and one of the weights.
+local function train_composed(device)
+  local nn = luda.nn
+  luda.manual_seed(10)
+  local model = nn.Sequential(nn.Conv1d(3, 4, 3, { padding = 1 }), nn.BatchNorm1d(4), nn.ReLU(), nn.ConvTranspose1d(4, 6, 2),
+    nn.GroupNorm(2, 6))
+  local gru, lstm = nn.GRU(6, 5, { batch_first = true, bidirectional = true }), nn.LSTM(10, 4)
+  local all = nn.Sequential(model, gru, lstm, nn.Embedding(7, 4))
+  all:to_dtype("f64"):to(device)
+  local optimizer = luda.optim.SGD(all)
+  local x, y = luda.randn(4, 3, 6, { dtype = "f64" }):to(device), luda.randn(4, 7, 4, { dtype = "f64" }):to(device)
+  local ids, offsets = luda.tensor({ 1LL, 7LL, 2LL, 2LL }):to(device), luda.tensor({ 1LL, 2LL, 2LL }):to(device)
+  local losses = {}
+  for step = 1, 2 do
+    luda.scope(function()
+      local z = nn.rope((lstm((gru(model(x):transpose(2, 3))))))
+      local image = nn.interpolate(z:unsqueeze(1), { size = { 5, 6 }, mode = "bilinear" })
+      image = nn.adaptive_avg_pool2d(nn.fold(nn.unfold(image, 2), { 5, 6 }, 2), { 3, 4 })
+      local bags = nn.embedding_bag(ids, all[4].weight, offsets)
+      local loss = nn.smooth_l1_loss(z, y) + image:square():mean() + nn.cosine_similarity(bags, nn.normalize(bags + 1)):sum()
+      losses[step] = loss:item()
+      optimizer:step(0.1, loss:backward())
+    end)
+  end
+  return losses, model[1].weight:detach():to("cpu"):totable()
+end
+
 if not luda.has("cuda") then
   pending("no CUDA device; an emulated one is built with -DLUDA_EMULATOR=ON", function() end)
   return
@@ -121,6 +148,15 @@ describe("cuda", function()
     luda.scope(function()
       local losses, kernels = train_images("cpu")
       local there, moved = train_images("cuda:0")
+      assert.tensor_near(losses, there, 1e-10)
+      assert.tensor_near(kernels, moved, 1e-9, 1e-10)
+    end)
+  end)
+
+  it("trains composed layers as the CPU does", function()
+    luda.scope(function()
+      local losses, kernels = train_composed("cpu")
+      local there, moved = train_composed("cuda:0")
       assert.tensor_near(losses, there, 1e-10)
       assert.tensor_near(kernels, moved, 1e-9, 1e-10)
     end)

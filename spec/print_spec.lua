@@ -45,4 +45,36 @@ describe("a printed tensor", function()
   it("shows strided tensors in their own order", function()
     assert.equal("[[0., 3.],\n [1., 4.],\n [2., 5.]]\n[f32 3x2 cpu]", text(luda.arange(6):view(2, 3):t()))
   end)
+
+  it("breaks long rows, and has blank lines between matrices", function()
+    local rows = text(luda.arange(1000, 1030, { dtype = "i32" }))
+    assert.equal("[1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010, 1011, 1012,\n"
+      .. " 1013, 1014, 1015, 1016, 1017, 1018, 1019, 1020, 1021, 1022, 1023, 1024, 1025,\n"
+      .. " 1026, 1027, 1028, 1029]\n[i32 30 cpu]", rows)
+    assert.equal("[[[0., 1.]],\n\n [[2., 3.]]]\n[f32 2x1x2 cpu]", text(luda.arange(4):reshape(2, 1, 2)))
+    assert.equal("[[[[0.]]],\n\n\n [[[1.]]]]\n[f32 2x1x1x1 cpu]", text(luda.arange(2):reshape(2, 1, 1, 1)))
+    for line in text(luda.randn(30, 30)):gmatch("[^\n]+") do
+      assert.is_true(#line <= 80, line)
+    end
+  end)
+
+  it("is short and at once whatever the size and the number of dimensions", function()
+    local start = os.clock()
+    local big = luda.zeros(1, { dtype = "i8" }):expand(100000000)
+    assert.equal("[0, 0, 0, ..., 0, 0, 0]\n[i8 100000000 cpu]", text(big))
+    local half = luda.full({ 10000, 10000 }, 0.5, { dtype = "bf16" })
+    assert.equal(8, select(2, text(half):gsub("\n", "\n")) + 1)
+    assert.is_truthy(text(half):find("[bf16 10000x10000 cpu]", 1, true))
+    local deep = text(luda.ones(1):expand(6, 6, 6, 6, 6, 6, 6, 6))
+    assert.is_true(#deep < 20000, #deep)
+    assert.equal("[]\n[f32 100000000x0 cpu]", text(luda.zeros(100000000, 0)))
+    assert.is_true(os.clock() - start < 2)
+  end)
+
+  it("takes one notation from what is shown, for halves and integers too", function()
+    assert.equal("[1.0000, 0.3340]\n[bf16 2 cpu]", text(luda.tensor({ 1, 1 / 3 }, { dtype = "bf16" })))
+    assert.equal("[-128,  127]\n[i8 2 cpu]", text(luda.tensor({ -128, 127 }, { dtype = "i8" })))
+    assert.equal("[1.2346e+05, 1.5000e+00]\n[f32 2 cpu]", text(luda.tensor { 123456, 1.5 }))
+    assert.equal("[-0.,  1.]\n[f32 2 cpu]", text(luda.tensor { -0.0, 1 } * 1))
+  end)
 end)

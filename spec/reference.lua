@@ -109,6 +109,33 @@ M.functions = {
   ge = function(a, b) return a >= b end,
   isnan = function(a) return a ~= a end,
   logical_not = function(a) return a == 0 end,
+  expm1 = function(a) return math.abs(a) < 1e-3 and a + a * a / 2 + a ^ 3 / 6 or math.exp(a) - 1 end,
+  log1p = function(a) return math.log(1 + a) end,
+  exp2 = function(a) return 2 ^ a end,
+  log2 = function(a) return math.log(a) / math.log(2) end,
+  log10 = math.log10,
+  tan = math.tan,
+  atan = math.atan,
+  sinh = function(a) return math.sinh(a) end,
+  cosh = function(a) return math.cosh(a) end,
+  softplus = function(a) return math.max(a, 0) + math.log(1 + math.exp(-math.abs(a))) end,
+  floor = math.floor,
+  ceil = math.ceil,
+  trunc = function(a) return a < 0 and math.ceil(a) or math.floor(a) end,
+  isinf = function(a) return a == inf or a == -inf end,
+  isfinite = function(a) return a - a == 0 end,
+  clamp_min = extreme(function(a, b) return a >= b end),
+  clamp_max = extreme(function(a, b) return a <= b end),
+  floor_divide = function(a, b) return math.floor(a / b) end,
+  fmod = math.fmod,
+  atan2 = math.atan2,
+  hypot = function(a, b) return math.sqrt(a * a + b * b) end,
+  logaddexp = function(a, b) return math.max(a, b) + math.log(1 + math.exp(-math.abs(a - b))) end,
+  xlogy = function(a, b) return a * math.log(b) end,
+  copysign = function(a, b) return (b < 0 or 1 / b < 0) and -math.abs(a) or math.abs(a) end,
+  logical_and = function(a, b) return a ~= 0 and b ~= 0 end,
+  logical_or = function(a, b) return a ~= 0 or b ~= 0 end,
+  logical_xor = function(a, b) return (a ~= 0) ~= (b ~= 0) end,
   where = function(mask, a, b)
     if mask then
       return a
@@ -122,20 +149,24 @@ M.functions = {
 M.looser = {
   pow = 8, tanh = 4, sigmoid = 4, erf = 8, gelu = 16, gelu_tanh = 16, gelu_tanh_backward = 32, silu = 4, exp = 4, silu_mul = 4,
   gelu_backward = 32, silu_backward = 16, tanh_backward = 32, sigmoid_backward = 32, sin = 8,
-  cos = 8, log = 4, remainder = 8, rsqrt = 2,
+  cos = 8, log = 4, remainder = 8, rsqrt = 2, expm1 = 1000, log1p = 8, exp2 = 4, log2 = 8, log10 = 4, tan = 8, sinh = 4,
+  cosh = 4, softplus = 8, hypot = 2, logaddexp = 8, xlogy = 4, fmod = 8,
 }
 M.absolute = {
   gelu = true, gelu_tanh = true, gelu_tanh_backward = true, sin = true, cos = true, log = true, remainder = true, erf = true,
-  gelu_backward = true, silu_backward = true, tanh_backward = true, sigmoid_backward = true,
+  gelu_backward = true, silu_backward = true, tanh_backward = true, sigmoid_backward = true, expm1 = true, log1p = true,
+  log2 = true, log10 = true, softplus = true, logaddexp = true, xlogy = true, tan = true,
 }
 
-local positive = { sqrt = true, rsqrt = true, log = true }
+local positive = { sqrt = true, rsqrt = true, log = true, log1p = true, log2 = true, log10 = true, xlogy = true }
 local specials = { 0, -0, 1, -1, inf, -inf, nan, 0.5, -2.5, 3 }
 -- Operators whose results at the ends of the range this file does not define.
 local ordinary = {
   pow = true, remainder = true, gelu = true, gelu_tanh = true, gelu_tanh_backward = true, silu = true, sin = true, cos = true,
   relu_backward = true, gelu_backward = true, silu_backward = true, tanh_backward = true, sigmoid_backward = true,
-  silu_mul = true,
+  silu_mul = true, expm1 = true, tan = true, floor_divide = true, fmod = true, atan2 = true, hypot = true, logaddexp = true,
+  xlogy = true, copysign = true, softplus = true, exp2 = true, sinh = true, cosh = true, trunc = true, log1p = true,
+  log2 = true, log10 = true,
 }
 
 --- `count` values for input `input` of an operator.
@@ -150,7 +181,7 @@ function M.values(name, input, count)
     else
       list[k] = 12 * u - 6
     end
-    if name == "remainder" and input == 2 then
+    if (name == "remainder" or name == "fmod" or name == "floor_divide") and input == 2 then
       list[k] = u < 0.5 and -0.4 - 3 * u or 0.4 + 3 * u
     end
   end

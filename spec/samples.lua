@@ -19,6 +19,7 @@ local domains = {
   any = function(u) return 4 * u - 2 end,
   positive = function(u) return 0.3 + 2 * u end,
   nonzero = function(u) return u < 0.5 and -0.3 - 3 * u or 0.3 + 3 * (u - 0.5) end,
+  above = function(u) return 1.2 + 2 * u end,
   unit = function(u) return 1.8 * u - 0.9 end,
 }
 

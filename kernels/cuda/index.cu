@@ -117,7 +117,7 @@ static luda_status gather_in(const luda_call *call, luda_cuda_stream *stream, co
                 static_cast<const int64_t *>(count > 0 ? positions->data : NULL));
     luda_status status = launched(call);
     if (status == LUDA_OK)
-        status = luda__cuda_sort(call, stream, items, padded);
+        status = luda__cuda_sort(call, stream, items, padded, padded);
     if (status != LUDA_OK || s.numel == 0)
         return status;
     LUDA_LAUNCH((gather_slices<T, A>), blocks_for(s.numel), BLOCK, 0, stream->stream, s, order, items, count,

@@ -2,7 +2,7 @@
 #ifndef LUDA_CUDA_MAP_H
 #define LUDA_CUDA_MAP_H
 
-#include "scalar.cuh"
+#include "special.cuh"
 
 /* --- The rows --- */
 
@@ -71,6 +71,14 @@ struct divides {
 };
 template <>
 struct divides<scalar_remainder> {
+    static const bool value = true;
+};
+template <>
+struct divides<scalar_floor_divide> {
+    static const bool value = true;
+};
+template <>
+struct divides<scalar_fmod> {
     static const bool value = true;
 };
 template <class T>

@@ -163,7 +163,7 @@ static luda_status permute_in(const luda_call *call, luda_cuda_stream *stream)
                 draw_of(&call->attrs->random.generator));
     luda_status status = launched(call);
     if (status == LUDA_OK)
-        status = luda__cuda_sort(call, stream, items, padded);
+        status = luda__cuda_sort(call, stream, items, padded, padded);
     if (status != LUDA_OK)
         return status;
     LUDA_LAUNCH((take_values<T>), blocks_for(s.numel), BLOCK, 0, stream->stream, s, static_cast<T *>(call->out[0].data), items,

@@ -19,7 +19,7 @@ static inline int64_t power_above(int64_t n)
     return power;
 }
 
-/* Sorts `count`, a power of two, items in place. */
-luda_status luda__cuda_sort(const luda_call *call, luda_cuda_stream *stream, keyed *items, int64_t count);
+/* Sorts `count` items in place, lines of `line` items each for itself; `line` is a power of two. */
+luda_status luda__cuda_sort(const luda_call *call, luda_cuda_stream *stream, keyed *items, int64_t count, int64_t line);
 
 #endif

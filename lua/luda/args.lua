@@ -218,6 +218,40 @@ function M.unknown_option(op, name, known)
   errors.raise("invalid", "%s: unknown option '%s'; %s", op, tostring(name), list)
 end
 
+--- The values of `names`, given in that order or in a table of options at the end; `defaults` fill the rest.
+---@param op string
+---@param names string[]
+---@param defaults table<string, any>
+---@return table<string, any>
+function M.named(op, names, defaults, ...)
+  local result, count = {}, select("#", ...)
+  for i = 1, count do
+    local value = select(i, ...)
+    if i == count and type(value) == "table" and getmetatable(value) == nil and value[1] == nil then
+      local known = {}
+      for _, name in ipairs(names) do
+        known[name] = true
+      end
+      for name, option in pairs(value) do
+        if not known[name] then
+          M.unknown_option(op, name, known)
+        end
+        result[name] = option
+      end
+    elseif names[i] then
+      result[names[i]] = value
+    elseif value ~= nil then
+      errors.raise("invalid", "%s: unexpected argument %s", op, M.describe(value))
+    end
+  end
+  for name, default in pairs(defaults) do
+    if result[name] == nil then
+      result[name] = default
+    end
+  end
+  return result
+end
+
 --- Removes and returns the options table that ends an argument list, if one does.
 ---@param list table with field n
 ---@return table?

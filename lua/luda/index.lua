@@ -1,15 +1,12 @@
 --- t[…] and t[…] = v: positions, ranges, masks and index tensors, all 1-based.
 
-local lib = require "luda.ffi"
 local args = require "luda.args"
 local errors = require "luda.error"
-local memory = require "luda.memory"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
 local sugar = require "luda.sugar"
-local elements = require "luda.values"
+local positions = require "luda.ops.positions"
 
-local ffi, C, context = lib.ffi, lib.C, lib.context
 local methods, is_tensor = tensors.methods, tensors.is_tensor
 
 --- A range {first, last, step}, {position} or {} of one dimension.
@@ -30,23 +27,19 @@ local function range(t, dim, spec)
   return methods.narrow(t, dim, first, math.max(math.floor((last - first) / step) + 1, 0), step)
 end
 
---- Positions where a mask is true, as an i64 tensor, counted over the flattened mask.
-local function mask_positions(mask)
-  local values, count = elements.read(mask), 0
-  local numel = mask.numel
-  local found = ffi.new("int64_t[?]", math.max(numel, 1))
-  for i = 0, numel - 1 do
-    if values[i] ~= 0 then
-      found[count] = i + 1
-      count = count + 1
-    end
+--- One position of one dimension.
+local function pick(t, dim, position)
+  local shape = t.shape
+  local size = shape[dim]
+  if not size then
+    errors.raise("shape", "index: position %s of a 0-d tensor, which has none; item() is its value", tostring(position))
   end
-  local out, shape = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[1]", count)
-  C.luda_context_use(context)
-  lib.check(C.luda_tensor_new(C.LUDA_I64, ffi.new("luda_device"), 1, shape, out))
-  local positions = memory.adopt(out[0])
-  lib.check(C.luda_tensor_write(memory.pointer(positions), C.LUDA_I64, found, count))
-  return mask.device == "cpu" and positions or methods.to(positions, mask.device)
+  local place = args.position("index", "a position", position, size)
+  if place < 0 or place >= size then
+    errors.raise("index", "index: position %s of dimension %d, which has %d (1-based), of a tensor %s", tostring(position), dim,
+      size, args.shape_text(shape))
+  end
+  return methods.select(t, dim, place + 1)
 end
 
 --- The tensor with the mask's dimensions, which must agree, flattened into one; the `view` form shares the storage.
@@ -55,7 +48,8 @@ local function flatten_under(mask, t, flatten)
   local sizes = { -1 }
   for i = 1, math.max(#over, #shape) do
     if i <= #over and over[i] ~= shape[i] then
-      errors.raise("shape", "index: a mask %s over a tensor %s", args.shape_text(over), args.shape_text(shape))
+      errors.raise("shape", "index: a mask %s over a tensor %s; its sizes must be those of the leading dimensions",
+        args.shape_text(over), args.shape_text(shape))
     elseif i > #over then
       sizes[#sizes + 1] = shape[i]
     end
@@ -69,7 +63,8 @@ end
 local function check_index(index)
   local class = args.dtype_class(index.dtype)
   if class == "float" or index.dtype == "u8" then
-    errors.raise("dtype", "index: an index tensor of type %s; masks are bool, positions are integers", index.dtype)
+    errors.raise("dtype", "index: an index tensor of type %s, shape %s; masks are bool, positions are integers, convert it "
+      .. "with %s", index.dtype, args.shape_text(index.shape), class == "float" and ":to(\"i64\")" or ":to(\"bool\")")
   end
   return class == "bool"
 end
@@ -79,13 +74,13 @@ local function take(t, dim, index)
     return methods.index_select(t, dim, index)
   end
   if dim == 1 then
-    return methods.index_select(flatten_under(index, t, methods.reshape), 1, mask_positions(index))
+    return methods.index_select(flatten_under(index, t, methods.reshape), 1, positions.of_mask(index))
   end
   if index.ndim ~= 1 or index:size(1) ~= methods.size(t, dim) then
     errors.raise("shape", "index: a mask %s for dimension %d of %s", args.shape_text(index.shape), dim,
       args.shape_text(t.shape))
   end
-  return methods.index_select(t, dim, mask_positions(index))
+  return methods.index_select(t, dim, positions.of_mask(index))
 end
 
 --- One entry a dimension: a position, a range, a mask or an index tensor.
@@ -103,7 +98,7 @@ local function slices(t, specs)
       t = range(t, dim, spec)
       dim = dim + 1
     else
-      t = methods.select(t, dim, spec)
+      t = pick(t, dim, spec)
     end
   end
   return t
@@ -111,7 +106,7 @@ end
 
 function tensors.get_index(t, key)
   if type(key) == "number" or args.is_boxed(key) then
-    return methods.select(t, 1, key)
+    return pick(t, 1, key)
   elseif is_tensor(key) then
     return take(t, 1, key)
   elseif type(key) == "table" then
@@ -120,16 +115,20 @@ function tensors.get_index(t, key)
   return errors.raise("invalid", "index: cannot index a tensor with %s", args.describe(key))
 end
 
---- One slice after the other, of the first dimension of a view.
-local function assign_slices(flat, positions, value)
-  local numbers = methods.totable(positions)
-  local spread = is_tensor(value) and value.ndim == flat.ndim and methods.size(value, 1) ~= 1
-  if spread and methods.size(value, 1) ~= #numbers then
-    errors.raise("shape", "index: %d slices given for %d positions", methods.size(value, 1), #numbers)
+--- Slices of the first dimension of a view, all at once; of equal positions the last wins.
+local function assign_slices(flat, places, value)
+  local count = places.numel
+  if not is_tensor(value) then
+    value = tensors.scalar("index", value, flat)
+  elseif value.ndim == flat.ndim and methods.size(value, 1) ~= 1 and methods.size(value, 1) ~= count then
+    errors.raise("shape", "index: %d slices given for %d positions", methods.size(value, 1), count)
   end
-  for i, position in ipairs(numbers) do
-    sugar.assign("index", methods.select(flat, 1, position), spread and methods.select(value, 1, i) or value)
+  local shape = flat.shape
+  shape[1] = count
+  if value.device ~= flat.device then
+    value = methods.to(value, flat.device)
   end
+  methods.index_copy_(flat, 1, places, methods.expand(value, shape))
 end
 
 function tensors.set_index(t, key, value)
@@ -138,7 +137,7 @@ function tensors.set_index(t, key, value)
       return assign_slices(t, methods.flatten(key), value)
     end
     if is_tensor(value) and value.ndim > t.ndim - key.ndim then
-      return assign_slices(flatten_under(key, t, methods.view), mask_positions(key), value)
+      return assign_slices(flatten_under(key, t, methods.view), positions.of_mask(key), value)
     end
     for _ = key.ndim + 1, t.ndim do
       key = methods.unsqueeze(key, -1)

@@ -130,7 +130,8 @@ local function take_inputs(row, given)
     elseif may_lack and type(value) == "table" then
       inputs[i] = false
     elseif value == nil then
-      errors.raise("invalid", "%s: input %d of %d is missing", row.name, i, row.inputs)
+      errors.raise("invalid", "%s: input %d of %d is missing%s", row.name, i, row.inputs,
+        place == 1 and ("; methods are called with a colon, x:%s(...)"):format(row.name) or "")
     else
       inputs[i], place = tensors.scalar(row.name, value, example(given, row.inputs)), place + 1
     end

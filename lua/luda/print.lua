@@ -7,16 +7,21 @@ local tensors = require "luda.tensor"
 
 local C, context = lib.C, lib.context
 
-local MANY, EDGE = 1000, 3
+local MANY, LINE = 1000, 80
+
+--- How many positions at each end of a dimension are shown where there are many elements: the fewer, the more dimensions.
+local function edge_of(ndim)
+  return ndim <= 3 and 3 or ndim == 4 and 2 or 1
+end
 
 --- The positions of a dimension to show; false stands for those left out.
-local function shown(size, summarise)
+local function shown(size, edge)
   local positions = {}
-  if summarise and size > 2 * EDGE then
-    for i = 1, EDGE do
-      positions[i], positions[EDGE + 1 + i] = i, size - EDGE + i
+  if edge and size > 2 * edge then
+    for i = 1, edge do
+      positions[i], positions[edge + 1 + i] = i, size - edge + i
     end
-    positions[EDGE + 1] = false
+    positions[edge + 1] = false
     return positions
   end
   for i = 1, size do
@@ -26,9 +31,9 @@ local function shown(size, summarise)
 end
 
 --- Nested lists of the elements to show, and all of them in one list.
-local function gather(t, shape, summarise)
+local function gather(t, shape, edge)
   local flat, read = {}
-  if summarise then
+  if edge then
     read = function(offset)
       return elements.element(t, offset)
     end
@@ -52,7 +57,7 @@ local function gather(t, shape, summarise)
       return #flat
     end
     local list = {}
-    for i, position in ipairs(shown(shape[dim], summarise)) do
+    for i, position in ipairs(shown(shape[dim], edge)) do
       list[i] = position and level(dim + 1, offset + (position - 1) * strides[dim])
     end
     return list
@@ -91,16 +96,28 @@ local function texts(flat, class)
   return list, width
 end
 
-local function layout(nested, list, width, indent)
-  if type(nested) == "number" then
+--- The entries of one row, broken into lines; elements of one row stand below each other.
+local function row(entries, width, indent)
+  local lines, each = {}, math.max(math.floor((LINE - indent + 1) / (width + 2)), 1)
+  for first = 1, #entries, each do
+    lines[#lines + 1] = table.concat(entries, ", ", first, math.min(first + each - 1, #entries))
+  end
+  return table.concat(lines, ",\n" .. (" "):rep(indent + 1))
+end
+
+--- Text of nested lists, which have `depth` dimensions; matrices have blank lines between them.
+local function layout(nested, depth, list, width, indent)
+  if depth == 0 then
     return (" "):rep(width - #list[nested]) .. list[nested]
   end
-  local parts, inner = {}, false
+  local parts = {}
   for i, item in ipairs(nested) do
-    inner = inner or type(item) == "table"
-    parts[i] = item and layout(item, list, width, indent + 1) or "..."
+    parts[i] = item and layout(item, depth - 1, list, width, indent + 1) or "..."
   end
-  return "[" .. table.concat(parts, inner and ",\n" .. (" "):rep(indent + 1) or ", ") .. "]"
+  if depth == 1 then
+    return "[" .. row(parts, width, indent) .. "]"
+  end
+  return "[" .. table.concat(parts, "," .. ("\n"):rep(depth - 1) .. (" "):rep(indent + 1)) .. "]"
 end
 
 function tensors.to_text(t)
@@ -108,9 +125,13 @@ function tensors.to_text(t)
     return "tensor (released)"
   end
   local shape = t.shape
-  local nested, flat = gather(t, shape, t.numel > MANY)
+  local numel = t.numel
+  local nested, flat = {}, {}
+  if numel > 0 then
+    nested, flat = gather(t, shape, numel > MANY and edge_of(#shape) or nil)
+  end
   local list, width = texts(flat, args.dtype_class(t.dtype))
   local sizes = #shape == 0 and "0-d" or table.concat(shape, "x")
-  return ("%s\n[%s %s %s%s]"):format(layout(nested, list, width, 0), t.dtype, sizes, t.device,
+  return ("%s\n[%s %s %s%s]"):format(layout(nested, numel > 0 and #shape or 1, list, width, 0), t.dtype, sizes, t.device,
     t.requires_grad and " requires_grad" or "")
 end

@@ -40,6 +40,7 @@ local function positive(op, t, dim)
   end
   return position + 1
 end
+M.positive = positive
 
 -- Types, devices, memory layout.
 
@@ -77,6 +78,7 @@ local function spread(first, ...)
   end
   return { first, ... }
 end
+M.spread = spread
 
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)
@@ -206,6 +208,17 @@ end
 
 -- Writing in place.
 
+--- What a call gave; its error speaks of `op`, not of the rows that the call is made of.
+local function speak_of(op, fine, result)
+  if not fine then
+    if getmetatable(result) == errors.Error then
+      result.op = op
+    end
+    error(result, 0)
+  end
+  return result
+end
+
 --- Writes a tensor (broadcast, of the same category) or a number into every element of `target`.
 function M.assign(op, target, value)
   need_tensor(op, target)
@@ -215,7 +228,8 @@ function M.assign(op, target, value)
   if value.device ~= target.device then
     value = methods.to(value, target.device)
   end
-  return ops.functions.clone(methods.expand(value, target.shape), { out = target })
+  value = speak_of(op, pcall(methods.expand, value, target.shape))
+  return speak_of(op, pcall(ops.functions.clone, value, { out = target }))
 end
 
 define("fill_", function(t, value)

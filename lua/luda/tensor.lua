@@ -66,7 +66,8 @@ function M.scalar(op, value, like)
     end
     status = C.luda_tensor_scalar(value, args.dtype_numbers[dtype], out)
   else
-    errors.raise("invalid", "%s: expected a tensor or a number, got %s", op, args.describe(value))
+    errors.raise("invalid", "%s: expected a tensor or a number, got %s%s", op, args.describe(value),
+      type(value) == "table" and "; luda.tensor makes a tensor of a list" or "")
   end
   lib.check(status)
   local scalar = memory.adopt(out[0])

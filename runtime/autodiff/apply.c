@@ -27,7 +27,7 @@ static luda_status check_recorded_into(const luda_plan *plan, const luda_tensor 
     if (references > 1)
         return luda__fail(LUDA_EGRAPH,
                           "%s: a tracked value cannot be written in place into storage that other tensors or the graph share; "
-                          "use the form without the underscore, or cat",
+                          "use the form without the underscore, where or cat, or luda.no_grad",
                           op);
     return LUDA_OK;
 }

@@ -322,8 +322,9 @@ static luda_status check_into(const luda_plan *plan, const luda_tensor *into)
                           luda__shape_text(planned->ndim, planned->shape, wanted, sizeof wanted),
                           luda__shape_text(into->ndim, into->shape, given, sizeof given));
     if (luda__class_of(planned->dtype) > luda__class_of((luda_dtype)into->dtype))
-        return luda__fail(LUDA_EDTYPE, "%s: a result of %s cannot be written into %s; convert with :to", plan->info->name,
-                          luda_dtype_name(planned->dtype), luda_dtype_name((luda_dtype)into->dtype));
+        return luda__fail(LUDA_EDTYPE, "%s: a result of %s cannot be written into %s, shape %s; convert it with :to(\"%s\") first",
+                          plan->info->name, luda_dtype_name(planned->dtype), luda_dtype_name((luda_dtype)into->dtype),
+                          luda__shape_text(into->ndim, into->shape, given, sizeof given), luda_dtype_name((luda_dtype)into->dtype));
     if (luda__overlaps_itself(into))
         return luda__fail(LUDA_EINVAL, "%s: elements of the tensor to write share memory (expanded?); clone it first",
                           plan->info->name);

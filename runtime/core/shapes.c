@@ -20,8 +20,8 @@ luda_status luda__normalize_dim(const luda_plan *plan, int32_t *dim, int ndim)
     int limit = ndim > 0 ? ndim : 1; /* a 0-d tensor has dimension 0 and -1, as in PyTorch */
     char text[160];
     if (*dim < -limit || *dim >= limit)
-        return luda__fail(LUDA_EINDEX, "%s: a dimension is out of range for shape %s", plan->info->name,
-                          luda__shape_text(ndim, plan->in[0]->shape, text, sizeof text));
+        return luda__fail(LUDA_EINDEX, "%s: a dimension is out of range for shape %s, which has %d", plan->info->name,
+                          luda__shape_text(ndim, plan->in[0]->shape, text, sizeof text), ndim);
     if (*dim < 0)
         *dim += limit;
     return LUDA_OK;
@@ -438,6 +438,11 @@ static luda_status (*const rules[])(luda_plan *) = {
 #define shape_view luda__shape_view
 #define shape_squeeze luda__shape_squeeze
 #define shape_unsqueeze luda__shape_unsqueeze
+#define shape_gather luda__shape_gather
+#define shape_scatter luda__shape_scatter
+#define shape_nonzero luda__shape_nonzero
+#define shape_paired luda__shape_paired
+#define shape_search luda__shape_search
 #define shape_conv luda__shape_conv
 #define shape_conv_input luda__shape_conv_input
 #define shape_conv_weight luda__shape_conv_weight

@@ -22,6 +22,13 @@ luda_status luda__shape_view(luda_plan *plan);
 luda_status luda__shape_squeeze(luda_plan *plan);
 luda_status luda__shape_unsqueeze(luda_plan *plan);
 
+/* Rules of index data and order (shapes_order.c). */
+luda_status luda__shape_gather(luda_plan *plan);
+luda_status luda__shape_scatter(luda_plan *plan);
+luda_status luda__shape_nonzero(luda_plan *plan);
+luda_status luda__shape_paired(luda_plan *plan);
+luda_status luda__shape_search(luda_plan *plan);
+
 /* Rules of convolution and pooling (shapes_image.c). */
 luda_status luda__shape_conv(luda_plan *plan);
 luda_status luda__shape_conv_input(luda_plan *plan);

@@ -62,25 +62,27 @@ static luda_dtype accumulator_of(luda_dtype dtype)
     return dtype == LUDA_F64 ? LUDA_F64 : LUDA_F32;
 }
 
-static luda_status refuse(const luda_plan *plan, luda_dtype dtype, const char *wanted)
+static luda_status refuse(const luda_plan *plan, int input, const char *wanted)
 {
-    return luda__fail(LUDA_EDTYPE, "%s: %s is not possible here, %s", plan->info->name, luda_dtype_name(dtype), wanted);
+    const luda_tensor *x = plan->in[input];
+    char shape[160];
+    return luda__fail(LUDA_EDTYPE, "%s: input %d of shape %s is %s; %s", plan->info->name, input + 1,
+                      luda__shape_text(x->ndim, x->shape, shape, sizeof shape), luda_dtype_name((luda_dtype)x->dtype), wanted);
 }
 
 static luda_status need_float(luda_plan *plan)
 {
     for (int i = 0; i < plan->nin; i++)
         if (plan->in[i] && luda__class_of((luda_dtype)plan->in[i]->dtype) != LUDA__FLOAT)
-            return refuse(plan, (luda_dtype)plan->in[i]->dtype, "a floating type is needed; convert with :to(\"f32\")");
+            return refuse(plan, i, "a floating type is needed, convert it with :to(\"f32\")");
     return LUDA_OK;
 }
 
 /* Index data are i64 for kernels; narrower integers are widened, anything else is refused. */
 static luda_status need_index(luda_plan *plan, int input)
 {
-    luda_dtype dtype = (luda_dtype)plan->in[input]->dtype;
-    if (luda__class_of(dtype) != LUDA__INT)
-        return refuse(plan, dtype, "positions must be integers; convert with :to(\"i64\")");
+    if (luda__class_of((luda_dtype)plan->in[input]->dtype) != LUDA__INT)
+        return refuse(plan, input, "positions and labels are integers, convert it with :to(\"i64\")");
     plan->cast[input] = LUDA_I64;
     return LUDA_OK;
 }
@@ -101,7 +103,7 @@ static luda_status types_NUM(luda_plan *plan)
 {
     LUDA_TRY(promote_from(plan, 0));
     if (first_cast(plan) == LUDA_BOOL)
-        return refuse(plan, LUDA_BOOL, "a number is needed; use logical operators or convert with :to(\"i64\")");
+        return refuse(plan, 0, "numbers are needed, use logical operators or convert it with :to(\"i64\")");
     return LUDA_OK;
 }
 
@@ -125,6 +127,22 @@ static luda_status types_FLOAT_NUM(luda_plan *plan)
     return types_NUM(plan);
 }
 
+static luda_status types_BITS(luda_plan *plan)
+{
+    LUDA_TRY(promote_from(plan, 0));
+    if (luda__class_of(first_cast(plan)) == LUDA__FLOAT)
+        return refuse(plan, first_cast(plan), "integers or booleans are needed; convert with :to(\"i64\")");
+    return LUDA_OK;
+}
+
+static luda_status types_INTEGER(luda_plan *plan)
+{
+    LUDA_TRY(promote_from(plan, 0));
+    if (luda__class_of(first_cast(plan)) != LUDA__INT)
+        return refuse(plan, first_cast(plan), "integers are needed; convert with :to(\"i64\")");
+    return LUDA_OK;
+}
+
 static luda_status types_COMPARE(luda_plan *plan)
 {
     LUDA_TRY(promote_from(plan, 0));
@@ -135,7 +153,7 @@ static luda_status types_COMPARE(luda_plan *plan)
 static luda_status types_SELECT(luda_plan *plan)
 {
     if (plan->in[0]->dtype != LUDA_BOOL)
-        return refuse(plan, (luda_dtype)plan->in[0]->dtype, "the mask must be bool; compare first, as in x:ne(0)");
+        return refuse(plan, 0, "a mask is bool, make one by comparing, as in x:ne(0)");
     plan->cast[0] = LUDA_BOOL;
     return promote_from(plan, 1);
 }
@@ -161,6 +179,31 @@ static luda_status types_TAKE(luda_plan *plan)
     return need_index(plan, 1);
 }
 
+/* x, positions, what is written into x */
+static luda_status types_PUT(luda_plan *plan)
+{
+    luda_dtype dtype = (luda_dtype)plan->in[0]->dtype, source = (luda_dtype)plan->in[2]->dtype;
+    if (luda__class_of(source) > luda__class_of(dtype))
+        return luda__fail(LUDA_EDTYPE, "%s: %s cannot be written into %s; convert with :to", plan->info->name,
+                          luda_dtype_name(source), luda_dtype_name(dtype));
+    plan->cast[0] = plan->cast[2] = plan->out[0].dtype = dtype;
+    return need_index(plan, 1);
+}
+
+static luda_status types_POSITIONS(luda_plan *plan)
+{
+    plan->cast[0] = (luda_dtype)plan->in[0]->dtype;
+    plan->out[0].dtype = plan->out[1].dtype = LUDA_I64;
+    return LUDA_OK;
+}
+
+static luda_status types_SEARCH(luda_plan *plan)
+{
+    LUDA_TRY(promote_from(plan, 0));
+    plan->out[0].dtype = LUDA_I64;
+    return LUDA_OK;
+}
+
 static luda_status types_CREATE(luda_plan *plan)
 {
     const luda_field_info *field = NULL;
@@ -177,7 +220,8 @@ static luda_status types_CREATE_FLOAT(luda_plan *plan)
 {
     LUDA_TRY(types_CREATE(plan));
     if (luda__class_of(plan->out[0].dtype) != LUDA__FLOAT)
-        return refuse(plan, plan->out[0].dtype, "a floating type is needed");
+        return luda__fail(LUDA_EDTYPE, "%s: %s numbers were asked for; a floating type is needed", plan->info->name,
+                          luda_dtype_name(plan->out[0].dtype));
     return LUDA_OK;
 }
 
@@ -268,7 +312,7 @@ static luda_status types_LOSS(luda_plan *plan)
 {
     luda_dtype dtype = (luda_dtype)plan->in[0]->dtype;
     if (luda__class_of(dtype) != LUDA__FLOAT)
-        return refuse(plan, dtype, "logits must be floating");
+        return refuse(plan, 0, "logits have a floating type, convert it with :to(\"f32\")");
     plan->cast[0] = plan->out[0].dtype = dtype;
     LUDA_TRY(need_index(plan, 1));
     keep_affine(plan, 2);

@@ -18,6 +18,11 @@ static const struct { const char *op, *sample; } larger_cases[] = {
     { "mul", "any 5000,5000" },
     { "sub", "any 2x1x3x1x2,4x1x3x1" },
     { "exp", "any 0" },
+    { "gcd", "any 0x3,1x3" },
+    { "lgamma", "any 300" },
+    { "floor_divide", "nonzero 70x3,3" },
+    { "fmod", "nonzero 3x70,70" },
+    { "bitwise_right_shift", "any i70x3<99,i3<70" },
     { "where", "any b0x3,0x3,." },
     { "where", "any b70x31,31,70x1" },
     { "sum", "any 300x70 dim=1" },
@@ -61,6 +66,15 @@ static const struct { const char *op, *sample; } larger_cases[] = {
     { "index_select", "any 7x50x3,i3x20<50 dim=1" },
     { "index_select_backward", "any 200x7,i200<50 dim=0 size=50" },
     { "index_select_backward", "any 7x3x20x3,i3x20<5 dim=1 size=9" },
+    { "gather", "any 50x7,i200x5<50 dim=0; any 3x20x9,i3x31x9<20 dim=1; any 4x3,i0x3<4 dim=0" },
+    { "scatter", "any 50x7,i200x5<50,200x5 dim=0; any 3x20x9,i3x31x9<20,3x31x9 dim=1; any 4x3,i0x3<4,0x3 dim=0" },
+    { "scatter_add", "any 50x7,i200x5<50,200x5 dim=0; any 3x20x9,i3x31x9<20,3x31x9 dim=1; any 400,i3000<400,3000 dim=0" },
+    { "nonzero", "any b70x31; any b3x5x7; any b.; any b0x3; any 40x30" },
+    { "sort", "any 7x300 dim=1; any 300x7 dim=0 descending=1; any 3x1x5 dim=1; any . dim=0; any 0x3 dim=1; any 3000 dim=0" },
+    { "cummax", "any 7x300 dim=1; any 300x7 dim=0; any 5x0 dim=1; any . dim=0" },
+    { "cummin", "any 7x300 dim=1; any 300x7 dim=0; any 5x0 dim=1; any . dim=0" },
+    { "searchsorted", "any 300,7x90; any 300,. right=1; any 5x9,5x70 right=1 base=1; any 0,4" },
+    { "linear_scan", "unit 7x300,7x300 dim=1; unit 300x7,300x7 dim=0 reverse=1; unit 0x3,0x3 dim=0; unit .,. dim=0" },
     { "cross_entropy", "any 70x300,i70<300" },
     { "cross_entropy", "any 70x33,i70<33,33 label_smoothing=0.1 reduction=1" },
     { "cross_entropy", "any 70x33,i70<33 reduction=2 ignore_index=3" },
@@ -106,6 +120,8 @@ static double value_of(const char *domain, int dtype, int64_t i, int64_t n)
         x = 0.5 + fabs(x);
     else if (strcmp(domain, "nonzero") == 0)
         x = sign * (0.3 + fabs(x));
+    else if (strcmp(domain, "above") == 0)
+        x = 1.1 + fabs(x);
     else if (strcmp(domain, "unit") == 0)
         x = 0.45 * x;
     else if (strcmp(domain, "distinct") == 0)

@@ -17,6 +17,10 @@ static int admitted(const char *types, int dtype)
     for (size_t i = 0; i < sizeof float_only / sizeof *float_only; i++)
         if (strcmp(types, float_only[i]) == 0)
             return is_float(dtype);
+    if (strcmp(types, "INTEGER") == 0)
+        return !is_float(dtype) && dtype != LUDA_BOOL;
+    if (strcmp(types, "BITS") == 0)
+        return !is_float(dtype);
     return dtype != LUDA_BOOL || (strcmp(types, "NUM") != 0 && strcmp(types, "FLOAT_NUM") != 0);
 }
 
@@ -68,6 +72,8 @@ static double reference_slope(double x)
 #define GELU_SLOPE(x) (0.5 * (1 + erf((x) / sqrt(2))) + (x)*exp(-(x) * (x) / 2) / sqrt(2 * acos(-1)))
 #define SILU_SLOPE(x) ((1 + exp(-(x)) + (x)*exp(-(x))) / ((1 + exp(-(x))) * (1 + exp(-(x)))))
 
+/* Rows of LUDA_CALL have their values from PyTorch, in Lua. */
+#define LUDA_CALL(...)
 #define LUDA_PLAIN(...)
 #define LUDA_MAP(name, nin, nout, types, expression, ...) \
     static double reference_of_##name(double x, double y) \
@@ -82,6 +88,7 @@ static const struct {
     const char *sample;
     double (*reference)(double, double);
 } maps[] = {
+#define LUDA_CALL(...)
 #define LUDA_PLAIN(...)
 #define LUDA_MAP(name, nin, nout, types, expression, shape, gradient, keeps, sample, ...) \
     { LUDA_OP_##name, nin, sample, reference_of_##name },

@@ -281,7 +281,7 @@ static void run_slab(void *arg, int64_t slab)
 
 /* --- Inputs that are contiguous along the last dimension but one: blocks of them are transposed into a buffer --- */
 
-enum { BLOCK_ROWS = 16, BLOCK_COLUMNS = 64, BLOCKS_PER_SLAB = 32, SMALLEST_BLOCKED = 1 << 12 };
+enum { BLOCK_ROWS = 16, BLOCK_COLUMNS = 64, BLOCKS_PER_SLAB = 32, SMALLEST_BLOCKED = 1 << 12, PAGE = 4096 };
 
 static int is_transposed(const loop *l, int operand)
 {
@@ -351,6 +351,20 @@ static void transpose_block(const char *from, int64_t step, int64_t rows, int64_
         transpose(from, step, rows, columns, 8, to);
 }
 
+/* What a block writes, and the first line of what the next one reads: the hardware does not foresee either. */
+static void ask_written(const char *to, int64_t step, int64_t rows, int64_t bytes)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(to + r * step + at, 1, 2);
+}
+
+static void ask_read(const char *from, int64_t step, int64_t rows)
+{
+    for (int64_t r = 0; r < rows; r++)
+        __builtin_prefetch(from + r * step, 0, 2);
+}
+
 /* One block: the elements from index `first` on, `rows` by `columns`. */
 static void run_block(const loop *l, int64_t first, int64_t rows, int64_t columns)
 {
@@ -362,6 +376,10 @@ static void run_block(const loop *l, int64_t first, int64_t rows, int64_t column
     for (int o = 0; o < l->operands; o++) {
         char *data = l->data[o] + space_offset(&l->space, o, first) * l->size[o];
         int moved = o > 0 && is_transposed(l, o);
+        if (o == 0 && !l->stream)
+            ask_written(data, l->space.stride[o][last - 1] * l->size[o], rows, columns * l->size[o]);
+        if (moved && !l->stream && l->space.stride[o][last] * l->size[o] >= PAGE)
+            ask_read(data + rows * l->size[o], l->space.stride[o][last] * l->size[o], columns);
         if (moved)
             transpose_block(data, l->space.stride[o][last], rows, columns, l->size[o], buffer[o - 1]);
         run.stride[o] = moved ? 1 : l->space.stride[o][last];

@@ -2,8 +2,17 @@
 #include "reduce.h"
 #include "kernels/cpu/scalar.h"
 
-/* APART: columns at once that are not neighbours. AHEAD: bytes that are asked for before they are needed, beyond what the hardware foresees at the end of a page. */
-enum { STREAMS = 4, LANES = 8, BLOCK = 4096, COLUMNS = 1024, APART = 64, COLUMN_ROWS = 64, AHEAD = 1024 };
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+/*
+ * TOGETHER: lines at once. APART: columns at once that are not neighbours. NARROW: rows of so many elements or fewer
+ * are joined. AHEAD: bytes that are asked for before they are needed, beyond what the hardware foresees at the end of a
+ * page.
+ */
+enum { STREAMS = 4, LANES = 8, BLOCK = 4096, TOGETHER = 32, AHEAD = 1024 };
+enum { COLUMNS = 1024, APART = 64, COLUMN_ROWS = 64, NARROW = 32 };
 
 static inline double sum_double(double a, double b)
 {

@@ -1,7 +1,8 @@
 /* See reduce.h. Nothing here depends on the instruction set. */
 #include "reduce.h"
 
-enum { GRAIN = 32768, MOST_SLABS = 64, COLUMN_GRAIN = 1024, FEW = 32 };
+/* FEW, SHORT: elements of a line, apart or side by side, that are not worth a loop of their own. */
+enum { GRAIN = 32768, MOST_SLABS = 64, COLUMN_GRAIN = 1024, COLUMN_PIECE = 4 * GRAIN, FEW = 32, SHORT = 4 };
 
 static int is_reduced(const luda_dims *dims, int d)
 {
@@ -28,7 +29,8 @@ static void cut(reduction *r)
         r->kept_step = smaller(r->kept_step, kept);
         int64_t slabs = ceil_div(kept, r->kept_step);
         if (slabs < MOST_SLABS && r->kept_step * reduced > GRAIN) {
-            int64_t pieces = smaller(ceil_div(MOST_SLABS, slabs), r->kept_step * reduced / GRAIN);
+            int64_t least = r->columns ? COLUMN_PIECE : GRAIN;
+            int64_t pieces = smaller(ceil_div(MOST_SLABS, slabs), r->kept_step * reduced / least);
             r->reduced_step = ceil_div(reduced, larger(pieces, 1));
         }
     }
@@ -52,7 +54,8 @@ void luda__plan_reduction(const luda_operand *in, const luda_operand *out, const
     if (r->kept.ndim > 0 && r->reduced.ndim > 0) {
         int64_t kept = distance(r->kept.stride[1][r->kept.ndim - 1]);
         int64_t reduced = distance(r->reduced.stride[1][r->reduced.ndim - 1]);
-        r->columns = (kept < reduced || r->reduced.numel <= FEW) && r->kept.shape[r->kept.ndim - 1] >= 4;
+        int64_t few = reduced == 1 ? SHORT : FEW;
+        r->columns = (kept < reduced || r->reduced.numel <= few) && r->kept.shape[r->kept.ndim - 1] >= 4;
     }
     cut(r);
 }

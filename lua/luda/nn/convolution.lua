@@ -4,7 +4,9 @@ local args = require "luda.args"
 local errors = require "luda.error"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
+local images = require "luda.nn.images"
 local initial = require "luda.nn.initial"
+local interpolate = require("luda.nn.interpolation").interpolate
 local layers = require "luda.nn.layers"
 local modules = require "luda.nn.module"
 
@@ -12,14 +14,9 @@ local methods, functions, positive = tensors.methods, ops.functions, layers.posi
 
 local M = {}
 
---- Height and width from a number or a list of two.
+--- Height and width, both positive, from a number or a list of two.
 local function pair(op, name, value)
-  if type(value) ~= "table" then
-    value = { value, value }
-  elseif #value ~= 2 then
-    errors.raise("invalid", "%s: %s is a number or a list of two, height and width; the list has %d", op, name, #value)
-  end
-  return { positive(op, name, value[1]), positive(op, name, value[2]) }
+  return images.pair(op, name, value, 1)
 end
 
 --- Convolution of images [N, inputs, H, W]. The weight is [outputs, inputs / groups, KH, KW]; weight and bias start uniform
@@ -31,22 +28,31 @@ end
 local Conv2d = modules.module("Conv2d")
 M.Conv2d = Conv2d
 
-function Conv2d:init(inputs, outputs, kernel, given)
-  local options = args.options("Conv2d", given, { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true })
-  local groups = positive("Conv2d", "groups", options.groups)
-  kernel = pair("Conv2d", "kernel", kernel)
-  positive("Conv2d", "the number of inputs", inputs)
-  positive("Conv2d", "the number of outputs", outputs)
+--- Weight, bias and options of a convolution. A transposed one has the inputs first.
+local function fill(self, name, inputs, outputs, kernel, options, transposed)
+  local groups = positive(name, "groups", options.groups)
+  positive(name, "the number of inputs", inputs)
+  positive(name, "the number of outputs", outputs)
   if inputs % groups ~= 0 or outputs % groups ~= 0 then
-    errors.raise("invalid", "Conv2d: %d channels in and %d out cannot be divided into %d groups", inputs, outputs, groups)
+    errors.raise("invalid", "%s: %d channels in and %d out cannot be divided into %d groups", name, inputs, outputs, groups)
   end
-  local bound = math.sqrt(1 / (inputs / groups * kernel[1] * kernel[2]))
-  self.weight = initial.uniform({ outputs, inputs / groups, kernel[1], kernel[2] }, bound)
+  local shape = transposed and { inputs, outputs / groups } or { outputs, inputs / groups }
+  local area = 1
+  for i, size in ipairs(kernel) do
+    shape[i + 2], area = size, area * size
+  end
+  local bound = math.sqrt(1 / (shape[2] * area)) -- as in PyTorch, also where the weight is transposed
+  self.weight = initial.uniform(shape, bound)
   if options.bias then
     self.bias = initial.uniform({ outputs }, bound)
   end
   options.bias = nil
   self.options = options
+end
+
+function Conv2d:init(inputs, outputs, kernel, given)
+  local options = args.options("Conv2d", given, { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true })
+  fill(self, "Conv2d", inputs, outputs, pair("Conv2d", "kernel", kernel), options)
 end
 
 function Conv2d:forward(x)
@@ -55,6 +61,58 @@ function Conv2d:forward(x)
     return functions.conv2d(x, self.weight, bias, self.options)
   end
   return functions.conv2d(x, self.weight, self.options)
+end
+
+--- Convolution of sequences [N, inputs, L]. The weight is [outputs, inputs / groups, K] and starts as that of Conv2d.
+---@class luda.Conv1dOptions: {stride: integer, padding: integer, dilation: integer, groups: integer, bias: boolean}
+---@class luda.nn.Conv1d: luda.nn.Module
+---@overload fun(inputs: integer, outputs: integer, kernel: integer, options: luda.Conv1dOptions?): luda.nn.Conv1d
+local Conv1d = modules.module("Conv1d")
+M.Conv1d = Conv1d
+
+function Conv1d:init(inputs, outputs, kernel, given)
+  local options = args.options("Conv1d", given, { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true })
+  fill(self, "Conv1d", inputs, outputs, { positive("Conv1d", "the kernel", kernel) }, options)
+end
+
+function Conv1d:forward(x)
+  return images.conv1d(x, self.weight, self.bias, self.options)
+end
+
+--- Transposed convolution of images [N, inputs, H, W]. The weight is [inputs, outputs / groups, KH, KW].
+---@class luda.nn.ConvTranspose2d: luda.nn.Module
+---@overload fun(inputs: integer, outputs: integer, kernel: luda.Pair, options: table?): luda.nn.ConvTranspose2d
+local ConvTranspose2d = modules.module("ConvTranspose2d")
+M.ConvTranspose2d = ConvTranspose2d
+
+function ConvTranspose2d:init(inputs, outputs, kernel, given)
+  local name = "ConvTranspose2d"
+  local options = args.options(name, given, {
+    stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1, bias = true,
+  })
+  fill(self, name, inputs, outputs, pair(name, "kernel", kernel), options, true)
+end
+
+function ConvTranspose2d:forward(x)
+  return images.conv_transpose2d(x, self.weight, self.bias, self.options)
+end
+
+--- Transposed convolution of sequences [N, inputs, L]. The weight is [inputs, outputs / groups, K].
+---@class luda.nn.ConvTranspose1d: luda.nn.Module
+---@overload fun(inputs: integer, outputs: integer, kernel: integer, options: table?): luda.nn.ConvTranspose1d
+local ConvTranspose1d = modules.module("ConvTranspose1d")
+M.ConvTranspose1d = ConvTranspose1d
+
+function ConvTranspose1d:init(inputs, outputs, kernel, given)
+  local name = "ConvTranspose1d"
+  local options = args.options(name, given, {
+    stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1, bias = true,
+  })
+  fill(self, name, inputs, outputs, { positive(name, "the kernel", kernel) }, options, true)
+end
+
+function ConvTranspose1d:forward(x)
+  return images.conv_transpose1d(x, self.weight, self.bias, self.options)
 end
 
 --- The largest element of each window; a window goes on by `stride`, its own size unless given.
@@ -88,6 +146,40 @@ end
 
 function AvgPool2d:forward(x)
   return functions.avg_pool2d(x, self.options)
+end
+
+--- Means of windows chosen so that the result has a size.
+---@class luda.nn.AdaptiveAvgPool2d: luda.nn.Module
+---@overload fun(size: luda.Pair): luda.nn.AdaptiveAvgPool2d
+local AdaptiveAvgPool2d = modules.module("AdaptiveAvgPool2d")
+M.AdaptiveAvgPool2d = AdaptiveAvgPool2d
+
+function AdaptiveAvgPool2d:init(size)
+  self.size = pair("AdaptiveAvgPool2d", "size", size)
+end
+
+function AdaptiveAvgPool2d:forward(x)
+  return images.adaptive_avg_pool2d(x, self.size)
+end
+
+--- Another size, by the options of nn.interpolate.
+---@class luda.nn.Upsample: luda.nn.Module
+---@overload fun(options: {size: luda.Pair?, scale_factor: number?, mode: string?, align_corners: boolean?}): luda.nn.Upsample
+local Upsample = modules.module("Upsample")
+M.Upsample = Upsample
+
+function Upsample:init(given)
+  local absent = args.absent
+  self.options = args.options("Upsample", given, {
+    size = absent, scale_factor = absent, mode = "nearest", align_corners = false,
+  })
+  if (self.options.size == nil) == (self.options.scale_factor == nil) then
+    errors.raise("invalid", "Upsample: give either size or scale_factor")
+  end
+end
+
+function Upsample:forward(x)
+  return interpolate(x, self.options)
 end
 
 --- Dimensions `first` to `last` as one: [N, C, H, W] becomes [N, C * H * W].

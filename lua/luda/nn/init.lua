@@ -7,6 +7,11 @@ local modules = require "luda.nn.module"
 require "luda.nn.state"
 local attention = require "luda.nn.attention"
 local convolution = require "luda.nn.convolution"
+local images = require "luda.nn.images"
+local interpolation = require "luda.nn.interpolation"
+local normalization = require "luda.nn.normalization"
+local recurrent = require "luda.nn.recurrent"
+local rows = require("luda.ops").functions
 
 ---@class luda.nn
 local nn = {
@@ -14,31 +19,55 @@ local nn = {
   module = modules.module,
   is_module = fields.is_module,
   parameter = modules.parameter,
-  Linear = layers.Linear,
-  Embedding = layers.Embedding,
-  LayerNorm = layers.LayerNorm,
-  RMSNorm = layers.RMSNorm,
-  Dropout = layers.Dropout,
-  Sequential = layers.Sequential,
-  ReLU = layers.ReLU,
-  GELU = layers.GELU,
-  Tanh = layers.Tanh,
-  Sigmoid = layers.Sigmoid,
-  SiLU = layers.SiLU,
-  Conv2d = convolution.Conv2d,
-  MaxPool2d = convolution.MaxPool2d,
-  AvgPool2d = convolution.AvgPool2d,
-  Flatten = convolution.Flatten,
-  MultiheadAttention = attention.MultiheadAttention,
-  TransformerBlock = attention.TransformerBlock,
   GPT = require "luda.nn.gpt",
 }
 
-for name, fn in pairs(layers.functions) do
-  nn[name] = fn
+for _, name in ipairs {
+  "Linear", "Embedding", "LayerNorm", "RMSNorm", "Dropout", "Sequential", "ReLU", "GELU", "Tanh", "Sigmoid", "SiLU",
+} do
+  nn[name] = layers[name]
 end
-for name, fn in pairs(losses) do
-  nn[name] = fn
+for _, group in ipairs { layers.functions, losses, attention, convolution, interpolation, normalization, recurrent } do
+  for name, value in pairs(group) do
+    nn[name] = value
+  end
+end
+-- Rows that belong to this list of names as well.
+for _, name in ipairs {
+  "linear", "conv2d", "max_pool2d", "avg_pool2d", "softmax", "log_softmax", "layer_norm", "rms_norm", "dropout",
+  "scaled_dot_product_attention",
+} do
+  nn[name] = rows[name]
 end
 
-return nn
+for _, name in ipairs {
+  "conv1d", "conv_transpose1d", "conv_transpose2d", "unfold", "fold", "adaptive_avg_pool2d", "pixel_shuffle",
+  "pixel_unshuffle",
+} do
+  nn[name] = images[name]
+end
+
+--- Functions of files that are loaded when one of them is first used. Files with classes are not among them: loaded again,
+-- as test frameworks do, they would extend other classes.
+local places = {}
+for file, names in pairs {
+  distances = {
+    "normalize", "cosine_similarity", "pairwise_distance", "smooth_l1_loss", "huber_loss", "gaussian_nll_loss",
+    "poisson_nll_loss", "kl_div", "binary_cross_entropy", "hinge_embedding_loss", "margin_ranking_loss",
+    "cosine_embedding_loss", "triplet_margin_loss",
+  },
+  tokens = { "rope", "embedding_bag" },
+} do
+  for _, name in ipairs(names) do
+    places[name] = "luda.nn." .. file
+  end
+end
+
+return setmetatable(nn, {
+  __index = function(self, name)
+    if places[name] then
+      self[name] = assert(require(places[name])[name], name)
+    end
+    return rawget(self, name)
+  end,
+})

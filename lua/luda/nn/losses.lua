@@ -2,49 +2,33 @@
 
 local args = require "luda.args"
 local errors = require "luda.error"
-local autocast = require "luda.autocast"
 local create = require "luda.create"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
+local reduction = require "luda.nn.reduction"
 require "luda.sugar"
 
-local methods, is_tensor, functions = tensors.methods, tensors.is_tensor, ops.functions
+local methods, functions = tensors.methods, ops.functions
+local need_tensors, need_pair, widened, reduce = reduction.need_tensors, reduction.need_pair, reduction.widened,
+  reduction.reduce
 
 local M = {}
-
-local function need_tensors(op, ...)
-  for i = 1, select("#", ...) do
-    local value = select(i, ...)
-    if not is_tensor(value) then
-      errors.raise("invalid", "%s: input %d must be a tensor, not %s", op, i, args.describe(value))
-    end
-  end
-end
-
---- Under autocast losses are computed in f32.
-local function widened(x)
-  return autocast.dtype() and (x.dtype == "bf16" or x.dtype == "f16") and methods.to(x, "f32") or x
-end
-
---- Sum, mean or all of the elementwise losses.
-local function reduce(op, losses, reduction)
-  if reduction == "mean" then
-    return methods.mean(losses)
-  elseif reduction == "sum" then
-    return methods.sum(losses)
-  elseif reduction == "none" then
-    return losses
-  end
-  return errors.raise("invalid", "%s: reduction is mean, sum or none, not %s", op, args.describe(reduction))
-end
 
 --- Logits [..., classes] as [N, classes] and targets [...] as [N].
 local function flatten(op, logits, targets)
   need_tensors(op, logits, targets)
-  local shape = targets.shape
-  if logits.ndim ~= #shape + 1 then
-    errors.raise("shape", "%s: classes %s and targets %s; the targets have one dimension less", op,
-      args.shape_text(logits.shape), args.shape_text(shape))
+  local shape, over = targets.shape, logits.shape
+  local fits = #over == #shape + 1
+  for i = 1, #shape do
+    fits = fits and over[i] == shape[i]
+  end
+  if not fits then
+    errors.raise("shape", "%s: classes %s and targets %s; the targets have the shape of the input without its last dimension, "
+      .. "the classes", op, args.shape_text(over), args.shape_text(shape))
+  end
+  if args.dtype_class(targets.dtype) ~= "int" then
+    errors.raise("dtype", "%s: the targets %s are %s; class labels are integers, convert them with to(\"i64\")", op,
+      args.shape_text(shape), targets.dtype)
   end
   if #shape == 1 then
     return logits, targets, shape
@@ -53,8 +37,25 @@ local function flatten(op, logits, targets)
   return methods.reshape(logits, { count, methods.size(logits, -1) }), methods.reshape(targets, { count }), shape
 end
 
+--- Cross entropy with probabilities [..., classes]: the mean is over rows, whatever the weights are.
+local function soft_cross_entropy(logits, targets, options)
+  local rows, y = widened(logits), widened(targets)
+  local classes = methods.size(rows, -1)
+  if options.label_smoothing ~= 0 then
+    y = y * (1 - options.label_smoothing) + options.label_smoothing / math.max(classes, 1)
+  end
+  -- a class of probability 0 counts for nothing even where its logit is -inf
+  local some = methods.ne(y, 0)
+  local losses = functions.where(some, methods.log_softmax(rows, -1), 0) * y
+  if options.weight then
+    losses = losses * options.weight
+  end
+  return reduce("cross_entropy", -methods.sum(losses, -1), options.reduction)
+end
+
 --- Negative log likelihood of class labels under the softmax of logits [..., classes]. Labels equal to ignore_index
--- count for nothing; the mean of nothing is 0. `weight` has one number a class.
+-- count for nothing; the mean of nothing is 0. `weight` has one number a class. Targets of a floating type and of the
+-- shape of the logits are probabilities.
 ---@param logits luda.Tensor
 ---@param targets luda.Tensor
 ---@param given? {reduction: string, ignore_index: integer, label_smoothing: number, weight: luda.Tensor, base: integer}
@@ -63,6 +64,11 @@ function M.cross_entropy(logits, targets, given)
   local options = args.options("cross_entropy", given, {
     reduction = "mean", ignore_index = -100, label_smoothing = 0, weight = args.absent, base = 1,
   })
+  need_tensors("cross_entropy", logits, targets)
+  if logits.ndim == targets.ndim and args.dtype_class(targets.dtype) == "float" then
+    need_pair("cross_entropy", logits, targets, "probabilities")
+    return soft_cross_entropy(logits, targets, options)
+  end
   local rows, labels, shape = flatten("cross_entropy", logits, targets)
   local weight = options.weight
   options.weight = nil
@@ -112,7 +118,7 @@ end
 ---@return luda.Tensor
 function M.mse_loss(x, y, given)
   local options = args.options("mse_loss", given, { reduction = "mean" })
-  need_tensors("mse_loss", x, y)
+  need_pair("mse_loss", x, y)
   x, y = widened(x), widened(y)
   return reduce("mse_loss", methods.square(x - y), options.reduction)
 end
@@ -124,7 +130,7 @@ end
 ---@return luda.Tensor
 function M.l1_loss(x, y, given)
   local options = args.options("l1_loss", given, { reduction = "mean" })
-  need_tensors("l1_loss", x, y)
+  need_pair("l1_loss", x, y)
   x, y = widened(x), widened(y)
   return reduce("l1_loss", methods.abs(x - y), options.reduction)
 end
@@ -139,7 +145,7 @@ function M.bce_with_logits(x, y, given)
   local options = args.options("bce_with_logits", given, {
     reduction = "mean", weight = args.absent, pos_weight = args.absent,
   })
-  need_tensors("bce_with_logits", x, y)
+  need_pair("bce_with_logits", x, y)
   x, y = widened(x), widened(y)
   -- log(1 + exp(-x)); the halves of maximum and the zero slope of abs make the slope at 0 right.
   local softplus = methods.maximum(-x, 0) + methods.log(methods.exp(-methods.abs(x)) + 1)

@@ -109,7 +109,8 @@ end
 ---@return luda.OptimizerReport
 function Optimizer:step(lr, grads, given)
   if getmetatable(grads) ~= Gradients or not rawget(grads, "pointer") then
-    errors.raise("invalid", "step: expected gradients, as backward returns them, got %s", args.describe(grads))
+    errors.raise("invalid", "step: expected gradients, as backward returns them, got %s; call opt:step(rate, loss:backward())",
+      args.describe(grads))
   end
   args.number("step", "the rate", lr)
   local only = given and args.options("step", given, { only = args.absent }).only

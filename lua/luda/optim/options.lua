@@ -153,6 +153,9 @@ end
 ---@return luda.OptimizerOptions
 function M.read(op, row, given, list)
   local absent = args.absent
+  if type(given) == "table" and given.lr ~= nil then
+    errors.raise("invalid", "%s: there is no option 'lr'; the rate is the first argument of every step(rate, grads)", op)
+  end
   given = args.options(op, given, known_options(row, {
     clip = absent, max_grad_norm = absent, fp32_master = false, gradient_scale = 1, groups = absent,
   }))
