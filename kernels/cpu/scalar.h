@@ -444,7 +444,7 @@ INLINE int64_t sign_i64(int64_t x)
 #define SIGN(x) WITH_INTEGERS(x, sign)(x)
 #define RELU(x) ((x) > 0 || (x) != (x) ? (x) : 0)
 /* NaN wins; for integers the test for NaN vanishes. Without || loops vectorise. */
-#define MAXIMUM(x, y) (((x) > (y)) | ((x) != (x)) ? (x) : (y))
-#define MINIMUM(x, y) (((x) < (y)) | ((x) != (x)) ? (x) : (y))
+#define MAXIMUM(x, y) ((((x) > (y)) | ((x) != (x))) ? (x) : (y))
+#define MINIMUM(x, y) ((((x) < (y)) | ((x) != (x))) ? (x) : (y))
 
 #endif
