@@ -270,9 +270,9 @@ describe("whole numbers", function()
     assert.same({ false, false, true, true }, yes:bitwise_not():totable())
     assert.equal("9007199254740993", (tostring(luda.tensor({ 9007199254740992LL }):bitwise_or(1):item()):gsub("LL", "")))
     for _, name in ipairs { "gcd", "lcm", "bitwise_and", "bitwise_left_shift" } do
-      assert.raises("dtype", name .. ": f32 is not possible here", luda[name], luda.ones(2), luda.ones(2))
+      assert.raises("dtype", name .. ": input 1 of shape %[2%] is f32; integers", luda[name], luda.ones(2), luda.ones(2))
     end
-    assert.raises("dtype", "gcd: bool", luda.gcd, yes, other)
+    assert.raises("dtype", "gcd: input 1 of shape %[%d%] is bool", luda.gcd, yes, other)
   end)
 
   it("are their own floor, and true or false by being zero", function()

@@ -129,17 +129,18 @@ static luda_status types_FLOAT_NUM(luda_plan *plan)
 
 static luda_status types_BITS(luda_plan *plan)
 {
-    LUDA_TRY(promote_from(plan, 0));
-    if (luda__class_of(first_cast(plan)) == LUDA__FLOAT)
-        return refuse(plan, first_cast(plan), "integers or booleans are needed; convert with :to(\"i64\")");
-    return LUDA_OK;
+    for (int i = 0; i < plan->nin; i++)
+        if (luda__class_of((luda_dtype)plan->in[i]->dtype) == LUDA__FLOAT)
+            return refuse(plan, i, "integers or booleans are needed, convert it with :to(\"i64\")");
+    return promote_from(plan, 0);
 }
 
 static luda_status types_INTEGER(luda_plan *plan)
 {
     LUDA_TRY(promote_from(plan, 0));
-    if (luda__class_of(first_cast(plan)) != LUDA__INT)
-        return refuse(plan, first_cast(plan), "integers are needed; convert with :to(\"i64\")");
+    for (int i = 0; i < plan->nin; i++)
+        if (luda__class_of(first_cast(plan)) != LUDA__INT && luda__class_of((luda_dtype)plan->in[i]->dtype) != LUDA__INT)
+            return refuse(plan, i, "integers are needed, convert it with :to(\"i64\")");
     return LUDA_OK;
 }
 
