@@ -3,6 +3,7 @@
  * Operands that it can read in place are not copied. Halves add up in float. Integers go through a plain kernel.
  */
 #include "affine.cuh"
+#include "kernels/linear.h"
 #include "move.cuh"
 
 #include <limits.h>
@@ -259,29 +260,6 @@ __global__ void finish_linear(T *out, T *before, int64_t numel, int64_t columns,
             sum = GELU_TANH(sum);
         out[i] = to<T>(sum);
     }
-}
-
-/* x and the weight as matmul's operands: a row dimension for x, the weight repeated over x's leading dimensions. */
-static void linear_operands(luda_operand *out, luda_operand *x, luda_operand *weight)
-{
-    for (luda_operand *o : { out, x })
-        if (o->ndim == 1) {
-            o->shape[1] = o->shape[0];
-            o->stride[1] = o->stride[0];
-            o->shape[0] = 1;
-            o->stride[0] = o->shape[1];
-            o->ndim = 2;
-        }
-    int lead = x->ndim - 2;
-    for (int d = 1; d >= 0; d--) {
-        weight->shape[lead + d] = weight->shape[d];
-        weight->stride[lead + d] = weight->stride[d];
-    }
-    for (int d = 0; d < lead; d++) {
-        weight->shape[d] = x->shape[d];
-        weight->stride[d] = 0;
-    }
-    weight->ndim = x->ndim;
 }
 
 template <class T>
