@@ -83,7 +83,7 @@ SPECIAL double special_polygamma(double n, double x)
         return x == floor(x) ? INFINITY : (SPECIAL_PI / sine) * (SPECIAL_PI / sine) - special_zeta(2, 1 - x);
     }
     double size = tgamma(n + 1) * special_zeta(n + 1, x);
-    return fmod(n, 2) == 1 ? size : -size;
+    return n - 2 * floor(n / 2) == 1 ? size : -size;
 }
 
 /* The quotient's floor, exact where the quotient itself is rounded. */
