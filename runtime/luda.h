@@ -246,6 +246,7 @@ LUDA_API int luda_device_count(int type);
 LUDA_API const char *luda_device_problem(int type);
 LUDA_API luda_status luda_synchronize(luda_device device);
 typedef struct luda_memory_info { int64_t live, peak, cached, limit, tensors, allocations; } luda_memory_info;
+/* Bytes and counts. What other threads that still run did to CPU memory may be missing, up to 1 MiB a thread. */
 LUDA_API luda_status luda_memory(luda_device device, luda_memory_info *out);
 /* Allocations beyond `bytes` live on the device fail with LUDA_ENOMEM; 0: no limit. */
 LUDA_API luda_status luda_set_memory_limit(luda_device device, int64_t bytes);

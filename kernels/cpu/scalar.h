@@ -3,8 +3,8 @@
  *
  * The float functions are branch-free, so that loops over them vectorise; their polynomials are least-maximum fits over
  * the reduced range. Bounds over the whole range of float, with or without FMA, in units of the last place: pow 1, exp 2,
- * log, sin, cos 3, tanh, sigmoid 4, erf 5, silu 5 or 1e-36. gelu is x (1 + erf) / 2 and, like it, loses the digits of
- * its left tail: 4 units or 8e-7. exp_down, for weights of rows, gives 0 below 2^-126. Double uses libm.
+ * log, sin, cos 3, tanh, sigmoid 4, erf 5, silu 5 or 1e-36, gelu 6 or 1e-36 (4 from -1 on). exp_down, for weights of
+ * rows, gives 0 below 2^-126. Double uses libm.
  */
 #ifndef LUDA_SCALAR_H
 #define LUDA_SCALAR_H
@@ -105,13 +105,13 @@ INLINE float tanh_float(float x)
     return float_from_bits(float_bits(result) | (float_bits(x) & 0x80000000u));
 }
 
-/* exp(-a^2) for a in 0 .. 9.5 */
-INLINE float gauss(float a)
+/* exp(-factor a^2) for a >= 0 and a factor of 1 or 1/2 */
+INLINE float gauss(float a, float factor)
 {
     float square = a * a;
     float high = float_from_bits(float_bits(a) & 0xFFFFF000u), low = a - high;
     float lost = ((high * high - square) + 2.0f * high * low) + low * low; /* by rounding the square */
-    return exp_down_float(-square) * (1.0f - lost);
+    return exp_down_float(-factor * square) * (1.0f - factor * lost);
 }
 
 INLINE float below_nine(float a)
@@ -145,7 +145,7 @@ INLINE float erf_middle(float x)
 
 INLINE float erf_float(float x)
 {
-    float a = below_nine(float_abs(x)), middle = erf_middle(x), tail = 1.0f - erfc_tail(a, gauss(a));
+    float a = below_nine(float_abs(x)), middle = erf_middle(x), tail = 1.0f - erfc_tail(a, gauss(a, 1.0f));
     tail = x < 0 ? -tail : tail;
     return a < 0.75f ? middle : tail;
 }
@@ -174,8 +174,11 @@ INLINE float normal_below(float x)
 
 INLINE float gelu_float(float x)
 {
-    float inside = x * normal_below(x), outside = x > 0 ? x : 0.0f;
-    return float_abs(x) >= 5.5f ? outside : inside;
+    float near = float_abs(x) > 13.25f ? 13.25f : float_abs(x); /* where exp_down is still above 0 */
+    float u = x * -0.707106781f, a = float_abs(u), tail = erfc_tail(near * 0.707106781f, gauss(near, 0.5f));
+    tail = u < 0 ? 2.0f - tail : tail;
+    float inside = 0.5f * x * (a < 0.75f ? 1.0f - erf_middle(u) : tail), outside = x > 0 ? x : 0.0f;
+    return float_abs(x) > 13.25f ? outside : inside;
 }
 
 /* Phi(x) + x phi(x) */

@@ -28,6 +28,12 @@ static void set_all(luda_rule *w, luda_op op, T const *in, int nin, const luda_a
             luda__rule_set(w, i, i == 0 ? first : others[i - 1]);
 }
 
+/* Over all dimensions but the last. */
+static T column_sums(luda_rule *w, T a)
+{
+    return luda__rule_sum(w, luda__rule_rows(w, a), 1, (int32_t[]){ 0 }, false);
+}
+
 /* --- Softmax --- */
 
 static T softmax_backward(luda_rule *w, T g, T y, int dim)
@@ -64,11 +70,8 @@ RULE(layer_norm)
 RULE(layer_norm_composed)
 {
     T g = w->g[0], x = w->x[0], weight = w->node->nin > 1 ? w->x[1] : NULL;
-    int32_t leading[LUDA_MAX_DIMS];
     if (!g)
         return;
-    for (int d = 0; d < x->ndim - 1; d++)
-        leading[d] = d;
     T centred = sub(x, luda__rule_mean(w, x, -1));
     T variance = luda__rule_mean(w, luda__rule1(w, LUDA_OP_square, centred), -1);
     T rstd = luda__rule1(w, LUDA_OP_rsqrt, luda__rule_number(w, LUDA_OP_add, variance, w->attrs->norm.eps));
@@ -78,9 +81,9 @@ RULE(layer_norm_composed)
     if (w->need[0])
         luda__rule_set(w, 0, mul(rstd, slope));
     if (weight && w->need[1])
-        luda__rule_set(w, 1, x->ndim > 1 ? luda__rule_sum(w, mul(g, xhat), x->ndim - 1, leading, false) : mul(g, xhat));
+        luda__rule_set(w, 1, column_sums(w, mul(g, xhat)));
     if (w->node->nin > 2 && w->need[2])
-        luda__rule_set(w, 2, x->ndim > 1 ? luda__rule_sum(w, g, x->ndim - 1, leading, false) : g);
+        luda__rule_set(w, 2, column_sums(w, g));
 }
 
 /* --- Linear: the hidden output holds the sums before the activation --- */
@@ -101,7 +104,7 @@ RULE(linear)
     if (w->need[1])
         luda__rule_set(w, 1, matmul(transposed(luda__rule_rows(w, x)), g));
     if (w->node->nin > 2 && w->need[2])
-        luda__rule_set(w, 2, luda__rule_sum(w, g, 1, (int32_t[]){ 0 }, false));
+        luda__rule_set(w, 2, column_sums(w, g));
 }
 
 /* --- RMS norm --- */
@@ -117,11 +120,8 @@ RULE(rms_norm)
 RULE(rms_norm_composed)
 {
     T g = w->g[0], x = w->x[0], weight = w->node->nin > 1 ? w->x[1] : NULL;
-    int32_t leading[LUDA_MAX_DIMS];
     if (!g)
         return;
-    for (int d = 0; d < x->ndim - 1; d++)
-        leading[d] = d;
     T power = luda__rule_mean(w, luda__rule1(w, LUDA_OP_square, x), -1);
     T rstd = luda__rule1(w, LUDA_OP_rsqrt, luda__rule_number(w, LUDA_OP_add, power, w->attrs->norm.eps));
     T xhat = mul(x, rstd);
@@ -129,7 +129,7 @@ RULE(rms_norm_composed)
     if (w->need[0])
         luda__rule_set(w, 0, mul(rstd, sub(gw, mul(xhat, luda__rule_mean(w, mul(gw, xhat), -1)))));
     if (weight && w->need[1])
-        luda__rule_set(w, 1, x->ndim > 1 ? luda__rule_sum(w, mul(g, xhat), x->ndim - 1, leading, false) : mul(g, xhat));
+        luda__rule_set(w, 1, column_sums(w, mul(g, xhat)));
 }
 
 /* --- Cross entropy --- */
