@@ -657,6 +657,10 @@ LUDA_API double luda_call1(luda_context *context, int op, double a);
 LUDA_API double luda_call2(luda_context *context, int op, double a, double b);
 /* One operand is a number that does not widen the tensor inside its category; reversed: number op a. */
 LUDA_API double luda_call_number(luda_context *context, int op, double a, double number, int reversed);
+/* The same in place. */
+LUDA_API luda_status luda_call_number_into(luda_context *context, int op, double a, double number);
+/* One input, or two where b is not 0, with attributes; the only output that is not hidden, or the first. */
+LUDA_API double luda_call_attrs(luda_context *context, int op, double a, double b, const luda_attrs *attrs);
 /* The general form: in[i] 0 means absent; out gets a handle for each output that is not hidden. */
 LUDA_API luda_status luda_call_full(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double *out);
 LUDA_API luda_status luda_call_into(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double into);

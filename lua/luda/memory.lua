@@ -28,6 +28,8 @@ local M = {}
 -- Garbage that is always borne, in bytes; a Lua heap that is collected whole, in KiB (a millisecond for each 1,024).
 local SMALL_GARBAGE, SMALL_HEAP = 32 * 2 ^ 20, 6144
 
+local MANY_HANDLES = 2048
+
 -- How many bytes of garbage are borne before a whole collector cycle, and how often the collector is stepped on the way.
 local budget, quantum = 256 * 2 ^ 20, 16 * 2 ^ 20
 
@@ -81,6 +83,11 @@ local function allowance()
   return min(budget, max(SMALL_GARBAGE, signals.live_bytes / 2))
 end
 
+--- How many handles may come before the next look: more where a whole collection has more to walk.
+local function many()
+  return max(MANY_HANDLES, collectgarbage("count"), signals.handles / 2)
+end
+
 --- A look at the collector that the core asked for. A small Lua heap is collected whole, at a fixed amount of garbage, so
 -- that resident memory settles after the first look and stays; walking a large one would take too long at once, so it is
 -- stepped in proportion to the bytes, and swept after each cycle.
@@ -92,8 +99,8 @@ local function collect()
   if heap < SMALL_HEAP then
     collectgarbage()
     sweep()
-    C.luda_context_rearm(context, -1, max(2048, signals.handles / 2)) -- refreshes live_bytes
-    C.luda_context_rearm(context, allowance(), max(2048, signals.handles / 2))
+    C.luda_context_rearm(context, -1, many()) -- refreshes live_bytes
+    C.luda_context_rearm(context, allowance(), many())
     return
   end
   local over = signals.live_bytes > signals.limit_bytes
@@ -105,7 +112,7 @@ local function collect()
     cycle[1] = {}
     over = true
   end
-  C.luda_context_rearm(context, over and quantum or -1, max(2048, signals.handles / 2))
+  C.luda_context_rearm(context, over and quantum or -1, many())
 end
 
 local function attend_to(tensor, attend)
@@ -120,7 +127,7 @@ end
 --- After much was released at once: the limit that the peak pushed up comes down again.
 function M.lower_limit()
   if signals.limit_bytes - signals.live_bytes > 2 * quantum then
-    C.luda_context_rearm(context, quantum, max(2048, signals.handles / 2))
+    C.luda_context_rearm(context, quantum, many())
   end
 end
 
@@ -242,10 +249,10 @@ function M.set_memory_budget(bytes)
     errors.raise("invalid", "set_memory_budget: %d bytes; at least 2^20 are needed", bytes)
   end
   budget, quantum = bytes, bytes / 16
-  C.luda_context_rearm(context, quantum, max(2048, signals.handles / 2))
+  C.luda_context_rearm(context, quantum, many())
 end
 
-C.luda_context_rearm(context, quantum, 2048)
+C.luda_context_rearm(context, quantum, MANY_HANDLES)
 
 registry["luda.memory"] = M
 return M

@@ -20,6 +20,8 @@ for _, name in ipairs { "max", "min", "to" } do
   row[name] = assert(ops.functions[name], name)
 end
 
+local tensor_cell, shape_cell = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
+
 --- A core call that writes one tensor to `out`, its last argument, tried again after a collection where memory was short.
 local function adopt_call(out, call, ...)
   C.luda_context_use(context)
@@ -61,8 +63,7 @@ define("contiguous", function(t)
   if C.luda_tensor_is_contiguous(pointer(t)) ~= 0 then
     return t
   end
-  local out = ffi.new("luda_tensor *[1]")
-  return adopt_call(out, C.luda_contiguous, pointer(t), out)
+  return adopt_call(tensor_cell, C.luda_contiguous, pointer(t), tensor_cell)
 end)
 
 define("is_contiguous", function(t)
@@ -82,11 +83,10 @@ M.spread = spread
 
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)
-  local out, shape = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
   for i = 1, #sizes do
-    shape[i - 1] = sizes[i]
+    shape_cell[i - 1] = sizes[i]
   end
-  return adopt_call(out, C.luda_reshape, pointer(t), #sizes, shape, out)
+  return adopt_call(tensor_cell, C.luda_reshape, pointer(t), #sizes, shape_cell, tensor_cell)
 end)
 
 define("flatten", function(t, first, last)
