@@ -271,6 +271,7 @@ typedef struct luda_backward_options {
     int32_t create_graph; /* record the backward pass itself (implies retain) */
     int32_t ninputs;      /* > 0: gradients of these tensors only */
     luda_tensor *const *inputs;
+    uint64_t since;       /* a mark of luda_graph_mark: gradients stop at what was recorded before; 0: none */
 } luda_backward_options;
 
 /*
@@ -321,6 +322,16 @@ LUDA_API luda_status luda_node_new(luda_tensor *const *inputs, int ninputs, luda
 /* A node whose backward runs in Lua under `tag`. */
 LUDA_API luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                                        const char *name, int64_t tag, luda_node **out);
+/*
+ * A segment that is recorded again in backward: what was recorded below `values` since the mark is given back, and a node of
+ * `count` fresh outputs takes its place, whose backward runs in Lua under `tag`: it calls the function again, walks the new
+ * graph with `since` and passes the gradients on with luda_walk_hand_over. Communication inside is LUDA_EGRAPH. *out is lent.
+ */
+LUDA_API uint64_t luda_graph_mark(luda_context *context);
+LUDA_API int luda_graph_since(const luda_tensor *tensor, uint64_t mark); /* recorded after the mark */
+LUDA_API luda_status luda_node_new_segment(luda_tensor *const *values, luda_tensor *const *outputs, int count, uint64_t mark,
+                                           int64_t tag, luda_node **out);
+LUDA_API luda_status luda_walk_hand_over(luda_walk *inner, luda_walk *outer);
 /* Keeps a tensor for backward (its version is checked there); luda_node_kept gives a new reference to the i-th. */
 LUDA_API luda_status luda_node_keep(luda_node *node, luda_tensor *tensor);
 LUDA_API int luda_node_kept_count(const luda_node *node);

@@ -111,6 +111,11 @@ function M.is_enabled()
   return C.luda_grad_enabled() ~= 0
 end
 
+--- checkpoint(fn, …): see luda.autograd.checkpoint.
+function M.checkpoint(fn, ...)
+  return require("luda.autograd.checkpoint").checkpoint(fn, ...)
+end
+
 --- gradcheck(fn, inputs, options): see luda.autograd.gradcheck.
 function M.gradcheck(fn, inputs, given)
   return require("luda.autograd.gradcheck").gradcheck(fn, inputs, given)

@@ -94,13 +94,26 @@ static luda_status contribute(luda_walk *walk, walk_entry *entry, int output, lu
     return status;
 }
 
-luda_status luda_walk_new(luda_tensor *const *roots, luda_tensor *const *gradients, int nroots,
-                          const luda_backward_options *options, luda_walk **out)
+static bool is_final_leaf(const luda_walk *walk, const walk_entry *entry)
+{
+    return entry->node->leaf && entry->uses == 0 && entry->node->order > walk->since;
+}
+
+luda_status luda__walk_make(luda_walk **out)
 {
     luda_walk *walk = calloc(1, sizeof *walk);
     if (!walk)
         return luda__fail(LUDA_ENOMEM, "backward: no memory");
     luda__object_init(walk, &walk_class);
+    *out = walk;
+    return LUDA_OK;
+}
+
+luda_status luda_walk_new(luda_tensor *const *roots, luda_tensor *const *gradients, int nroots,
+                          const luda_backward_options *options, luda_walk **out)
+{
+    luda_walk *walk = NULL;
+    LUDA_TRY(luda__walk_make(&walk));
     walk->create_graph = options && options->create_graph;
     walk->retain = walk->create_graph || (options && options->retain);
     luda_status status = luda_gradients_new(&walk->gradients);
@@ -118,7 +131,7 @@ luda_status luda_walk_new(luda_tensor *const *roots, luda_tensor *const *gradien
             status = contribute(walk, luda__walk_entry(walk, (luda_node *)roots[r]->node), roots[r]->node_output, g);
     }
     for (int i = 0; i < walk->count && status == LUDA_OK; i++) /* roots that are leaves */
-        if (walk->entries[i].node->leaf && walk->entries[i].uses == 0)
+        if (is_final_leaf(walk, &walk->entries[i]))
             walk->ready[walk->nready++] = i;
     if (status != LUDA_OK) {
         luda_walk_release(walk);
@@ -171,7 +184,8 @@ static void finish(luda_walk *walk, walk_entry *entry)
         if (!node->in[i].parent)
             continue;
         walk_entry *parent = luda__walk_entry(walk, node->in[i].parent);
-        if (--parent->uses == 0 && parent->node->leaf)
+        parent->uses--;
+        if (is_final_leaf(walk, parent))
             walk->ready[walk->nready++] = (int32_t)(parent - walk->entries);
     }
     if (!walk->retain)
@@ -327,7 +341,7 @@ static luda_status step_node(luda_walk *walk, int *event)
 {
     walk_entry *entry = &walk->entries[walk->position];
     luda_node *node = entry->node;
-    if (node->leaf) {
+    if (node->leaf || node->order <= walk->since) {
         walk->position++;
         return LUDA_OK;
     }
