@@ -338,6 +338,19 @@ LUDA_API int luda_node_kept_count(const luda_node *node);
 LUDA_API luda_status luda_node_kept(luda_node *node, int index, luda_tensor **out);
 /* Tags of Lua nodes and hooks that died since the last call; returns how many were written. */
 LUDA_API int luda_context_dead_tags(luda_context *context, int64_t *tags, int capacity);
+/*
+ * On: an operator whose result is not finite while its inputs are fails with LUDA_EGRAPH, and so does a node of a walk whose
+ * gradients are not finite while those that came in are. Returns what was set before. luda_anomaly_node: the order of the
+ * node of the last such failure; luda_graph_order: the order of the node that a tensor is a result of, or 0.
+ */
+LUDA_API int luda_set_anomaly(int on);
+LUDA_API uint64_t luda_anomaly_node(luda_context *context);
+LUDA_API uint64_t luda_graph_order(const luda_tensor *tensor);
+/*
+ * The graph below a tensor as Graphviz text, ended by a zero, of which at most `size` bytes are written; *needed is how many the
+ * whole takes.
+ */
+LUDA_API luda_status luda_graph_dot(luda_tensor *root, char *text, size_t size, size_t *needed);
 /* A Lua hook on the gradient of a tracked tensor. */
 LUDA_API luda_status luda_hook_add(luda_tensor *tensor, int64_t tag);
 LUDA_API luda_status luda_hook_remove(luda_tensor *tensor, int64_t tag);
@@ -641,7 +654,7 @@ LUDA_API luda_status luda_comm_flight(luda_comm *comm, int index, luda_flight *o
 
 /* What the front end looks at after every call, without calling. */
 typedef struct luda_signals {
-    int32_t attend;  /* 0: nothing to do; bit 0: no scope is open, register; bit 1: collection wanted; bit 2: register even in a scope */
+    int32_t attend;  /* 0: nothing to do; bit 0: no scope is open, register; bit 1: collection wanted; bit 2: register even in a scope; bit 3: note the site */
     int32_t depth;   /* open scopes */
     int32_t slots;   /* size of the slot table */
     int32_t status;  /* of the last failed call */

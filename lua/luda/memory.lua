@@ -18,7 +18,7 @@ local ffi, C, context, signals = lib.ffi, lib.C, lib.context, lib.signals
 local band, ceil, max, min = bit.band, math.ceil, math.max, math.min
 
 local SLOT_LIMIT = 0x1000000
-local UNSCOPED_OR_LARGE, COLLECT = 5, 2
+local UNSCOPED_OR_LARGE, COLLECT, NOTE_SITE = 5, 2, 8
 
 local Tensor = ffi.typeof("struct luda_lua_tensor")
 lib.Tensor = Tensor
@@ -122,6 +122,9 @@ local function attend_to(tensor, attend)
   if band(attend, COLLECT) ~= 0 then
     collect()
   end
+  if band(attend, NOTE_SITE) ~= 0 then
+    M.note_site(tensor)
+  end
 end
 
 --- After much was released at once: the limit that the peak pushed up comes down again.
@@ -160,6 +163,10 @@ end
 
 --- Enters a tensor that has left every scope.
 M.register = register
+
+--- What is done with each new handle under luda.autograd.detect_anomaly, which sets it.
+---@type fun(tensor: luda.Tensor)
+M.note_site = nil
 
 --- Where a scope that is open was entered, and how many handles came since; set by luda.scope.
 ---@type fun(): string?

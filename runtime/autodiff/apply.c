@@ -267,16 +267,26 @@ static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda
 {
     luda_plan plan;
     bool record;
-    int autocast = into ? LUDA__NO_AUTOCAST : luda__context()->autocast;
+    luda_context *context = luda__context();
+    int autocast = into ? LUDA__NO_AUTOCAST : context->autocast;
     luda_status status;
-    if (!attrs && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
+    if (!attrs && !context->anomaly && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
         apply_map(op, in, nin, into, &status, out))
         return status;
     LUDA_TRY(luda__plan_autocast(op, in, nin, attrs, autocast, &plan));
     LUDA_TRY(wants_recording(&plan, into, &record));
     if (needs_casts(&plan))
-        return apply_with_casts(&plan, record, autocast != LUDA__NO_AUTOCAST, into, out);
-    return run_plan(&plan, in, record, into, out);
+        status = apply_with_casts(&plan, record, autocast != LUDA__NO_AUTOCAST, into, out);
+    else
+        status = run_plan(&plan, in, record, into, out);
+    if (status != LUDA_OK || !context->anomaly || plan.is_view)
+        return status;
+    context->anomaly = 0; /* the check is made of operators itself */
+    status = luda__check_results(op, in, nin, into, out);
+    context->anomaly = 1;
+    for (int o = 0; status != LUDA_OK && o < plan.info->outputs; o++)
+        luda_tensor_release(out[o]);
+    return status;
 }
 
 luda_status luda_apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor **out)

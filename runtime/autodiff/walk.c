@@ -216,6 +216,8 @@ static luda_status hand_to_parent(luda_walk *walk, const luda_node_input *input,
 static luda_status distribute(luda_walk *walk, walk_entry *entry, luda_status status)
 {
     luda_node *node = entry->node;
+    if (status == LUDA_OK && walk->anomaly)
+        status = luda__check_gradients(node, entry->g, walk->dx);
     for (int i = 0; i < node->nin; i++) {
         luda_tensor *gradient = walk->dx[i];
         walk->dx[i] = NULL;
@@ -379,17 +381,20 @@ static luda_status resume(luda_walk *walk)
 luda_status luda_walk_step(luda_walk *walk, int *event)
 {
     luda_context *context = luda__context();
-    int before = context->grad_enabled, autocast = context->autocast;
+    int before = context->grad_enabled, autocast = context->autocast, anomaly = context->anomaly;
     int reached = LUDA_WALK_DONE;
     if (walk->failed)
         return luda__fail(LUDA_EGRAPH, "backward: this walk has failed; start a new one");
     context->grad_enabled = walk->create_graph;
     context->autocast = LUDA__NO_AUTOCAST; /* rules see the types that were recorded */
+    context->anomaly = 0;                  /* what they give is looked at, not their parts */
+    walk->anomaly = anomaly;
     luda_status status = resume(walk);
     while (status == LUDA_OK && reached == LUDA_WALK_DONE && (walk->nready > 0 || walk->position < walk->count))
         status = walk->nready > 0 ? step_leaf(walk, &reached) : step_node(walk, &reached);
     context->grad_enabled = before;
     context->autocast = autocast;
+    context->anomaly = anomaly;
     walk->failed = status != LUDA_OK;
     if (status == LUDA_OK)
         *event = reached;

@@ -266,6 +266,8 @@ struct luda_context {
     luda_generator *generator;
     int grad_enabled;
     int autocast; /* a half type, or LUDA__NO_AUTOCAST */
+    int anomaly;  /* values are looked at */
+    uint64_t anomaly_node;
     /* Bytes of storages made under this context: what the thread counted that uses it (a locked instruction is dear), and others. */
     int64_t own_bytes;
     atomic_llong foreign_bytes;
@@ -285,7 +287,7 @@ struct luda_context {
 };
 
 /* Bits of luda_signals.attend. */
-enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4 };
+enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4, LUDA__NOTE_SITE = 8 };
 
 luda_context *luda__context(void); /* the thread's current one */
 /* Adds to the bytes that a context answers for, and returns them; also from a thread that uses another context. */

@@ -126,10 +126,9 @@ function M.checkpoint(fn, ...)
   if C.luda_grad_enabled() == 0 then
     return fn(...)
   end
-  local autocast = C.luda_set_autocast(-1)
-  C.luda_set_autocast(autocast)
   local segment = setmetatable({
-    fn = fn, given = { ... }, count = select("#", ...), positions = {}, results = {}, autocast = autocast,
+    fn = fn, given = { ... }, count = select("#", ...), positions = {}, results = {},
+    autocast = C.luda_autocast(),
   }, Segment)
   segment.states = generator_states(segment.given, segment.count)
   local mark = C.luda_graph_mark(context)

@@ -95,7 +95,8 @@ function M.run(roots, seeds, options)
   tags.drain()
   if not ok then
     gradients:release()
-    error(err, 0)
+    local anomaly = package.loaded["luda.autograd.anomaly"]
+    error(anomaly and anomaly.explain(err) or err, 0)
   end
   return gradients
 end
