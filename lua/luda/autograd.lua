@@ -111,6 +111,13 @@ function M.is_enabled()
   return C.luda_grad_enabled() ~= 0
 end
 
+-- vjp, jvp, jacobian, hvp, hessian: see luda.autograd.functional.
+for _, name in ipairs { "vjp", "jvp", "jacobian", "hvp", "hessian" } do
+  M[name] = function(...)
+    return require("luda.autograd.functional")[name](...)
+  end
+end
+
 --- checkpoint(fn, …): see luda.autograd.checkpoint.
 function M.checkpoint(fn, ...)
   return require("luda.autograd.checkpoint").checkpoint(fn, ...)
