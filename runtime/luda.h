@@ -366,6 +366,18 @@ LUDA_API uint64_t luda_gradients_id(const luda_gradients *gradients, int index);
 LUDA_API luda_tensor *luda_gradients_get(const luda_gradients *gradients, uint64_t id); /* lent, or NULL */
 LUDA_API luda_status luda_gradients_set(luda_gradients *gradients, uint64_t id, luda_tensor *gradient); /* NULL removes */
 
+/* --- Profiles (runtime/core/profile.c): what ran under a context, and when. On CUDA an event is the time to enqueue. --- */
+
+enum { LUDA_PROFILE_OPERATOR = 0, LUDA_PROFILE_BACKWARD = 1 };
+/* Nanoseconds of the monotonic clock; `name` lives as long as the library. */
+typedef struct luda_profile_event { const char *name; int32_t kind; int64_t start, duration; } luda_profile_event;
+LUDA_API luda_status luda_profile_start(luda_context *context);
+LUDA_API void luda_profile_stop(luda_context *context); /* forgets the events */
+LUDA_API int64_t luda_profile_now(void);
+LUDA_API int64_t luda_profile_count(const luda_context *context);
+LUDA_API int64_t luda_profile_lost(const luda_context *context); /* for want of memory */
+LUDA_API int luda_profile_get(const luda_context *context, int64_t index, luda_profile_event *out); /* 0: there is none */
+
 /* --- Tensor files (runtime/core/file.c): safetensors with checksums --- */
 
 typedef struct luda_file luda_file;

@@ -263,11 +263,11 @@ static int apply_map(luda_op op, luda_tensor *const *in, int nin, luda_tensor *i
     return 1;
 }
 
-static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into, luda_tensor **out)
+static luda_status apply_in(luda_context *context, luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs,
+                            luda_tensor *into, luda_tensor **out)
 {
     luda_plan plan;
     bool record;
-    luda_context *context = luda__context();
     int autocast = into ? LUDA__NO_AUTOCAST : context->autocast;
     luda_status status;
     if (!attrs && !context->anomaly && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
@@ -286,6 +286,18 @@ static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda
     context->anomaly = 1;
     for (int o = 0; status != LUDA_OK && o < plan.info->outputs; o++)
         luda_tensor_release(out[o]);
+    return status;
+}
+
+static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into, luda_tensor **out)
+{
+    luda_context *context = luda__context();
+    if (!context->profile)
+        return apply_in(context, op, in, nin, attrs, into, out);
+    int64_t start = luda_profile_now();
+    luda_status status = apply_in(context, op, in, nin, attrs, into, out);
+    if (status == LUDA_OK)
+        luda__profile_add(context, luda_op_get(op)->name, LUDA_PROFILE_OPERATOR, start);
     return status;
 }
 

@@ -281,6 +281,11 @@ static void find_sums(luda_walk *walk, const walk_entry *entry)
     }
 }
 
+static const char *lasting_name(const luda_node *node)
+{
+    return node->op >= 0 ? luda_op_get((luda_op)node->op)->name : node->class->name;
+}
+
 static luda_status run_rule(luda_walk *walk, walk_entry *entry)
 {
     luda_node *node = entry->node;
@@ -357,10 +362,17 @@ static luda_status step_node(luda_walk *walk, int *event)
     }
     LUDA_TRY(capture(walk, entry));
     mark_needs(walk, node);
-    if (node->op >= 0)
-        return distribute(walk, entry, run_rule(walk, entry));
-    if (node->class)
-        return distribute(walk, entry, node->class->backward(node, node->state, entry->g, walk->need, walk->dx));
+    if (node->op >= 0 || node->class) {
+        luda_context *context = luda__context();
+        int64_t start = context->profile ? luda_profile_now() : 0;
+        const char *name = lasting_name(node);
+        luda_status status = node->op >= 0 ? run_rule(walk, entry)
+                                           : node->class->backward(node, node->state, entry->g, walk->need, walk->dx);
+        status = distribute(walk, entry, status);
+        if (context->profile)
+            luda__profile_add(context, name, LUDA_PROFILE_BACKWARD, start);
+        return status;
+    }
     walk->current = entry;
     walk->waits = WALK_WAITS_NODE;
     *event = LUDA_NEEDS_LUA;
