@@ -69,21 +69,40 @@ static int factorize(passes *p, int64_t n)
     return n == 1;
 }
 
-/* The sums over points `m` steps apart that go to results i * radix, i * radix + 1, … of a pass. */
+/*
+ * The sums over `radix` points, `m` steps apart, that go to results i * radix, i * radix + 1, … of a pass. Roots come in
+ * conjugate pairs, so that points and results are taken two by two: sums with cosines, differences with sines.
+ */
 static void butterflies(const passes *p, int radix, int64_t m, int64_t i, int64_t stride, const point *x, point *y)
 {
+    point sum[LARGEST_RADIX / 2 + 1], difference[LARGEST_RADIX / 2 + 1];
     const point *root = p->root;
     int64_t turn = p->length / radix;
-    for (int64_t q = 0; q < stride; q++, x++, y++)
-        for (int j = 0; j < radix; j++) {
-            point sum = x[stride * i];
-            for (int k = 1; k < radix; k++) {
-                point term = times(x[stride * (i + m * k)], root[j * k % radix * turn]);
-                sum.re += term.re;
-                sum.im += term.im;
-            }
-            y[stride * (radix * i + j)] = times(sum, root[j * i * stride]);
+    for (int64_t q = 0; q < stride; q++) {
+        const point *in = x + q + stride * i;
+        point *out = y + q + stride * radix * i, first = *in, total = first;
+        for (int k = 1; k <= radix / 2; k++) {
+            point a = in[stride * m * k], b = radix == 2 ? (point){ 0, 0 } : in[stride * m * (radix - k)];
+            sum[k] = (point){ a.re + b.re, a.im + b.im };
+            difference[k] = (point){ a.re - b.re, a.im - b.im };
+            total.re += sum[k].re;
+            total.im += sum[k].im;
         }
+        out[0] = total;
+        for (int j = 1; j <= radix / 2; j++) {
+            point even = first, odd = { 0, 0 };
+            for (int k = 1, at = j; k <= radix / 2; k++, at += at + j < radix ? j : j - radix) { /* at: j k modulo radix */
+                point w = root[at * turn];
+                even.re += sum[k].re * w.re;
+                even.im += sum[k].im * w.re;
+                odd.re -= difference[k].im * w.im;
+                odd.im += difference[k].re * w.im;
+            }
+            out[stride * j] = times((point){ even.re + odd.re, even.im + odd.im }, root[j * i * stride]);
+            if (radix > 2)
+                out[stride * (radix - j)] = times((point){ even.re - odd.re, even.im - odd.im }, root[(radix - j) * i * stride]);
+        }
+    }
 }
 
 static void butterflies_of_4(const passes *p, int64_t m, int64_t i, int64_t stride, const point *x, point *y)
