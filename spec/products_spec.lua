@@ -1,6 +1,7 @@
 --- Products under PyTorch's names and einsum: values, gradients, element types, empty operands, refusals.
 
 local luda = require "luda"
+local lib = require "luda.ffi"
 local helper = require "spec.helper"
 local calls = require "spec.golden_calls"
 
@@ -60,6 +61,9 @@ describe("products", function()
       local upstream = luda.tensor({ { 3, 0 }, { 0, -2 } }, { dtype = "f64" })
       assert.same({ { 0, 0 }, { 0, 0 } }, distances:backward { gradient = upstream }[x]:totable())
     end
+    -- rows in parts where nothing is recorded
+    local many, few = luda.randn(3, 700, 16), luda.randn(600, 16)
+    assert.same(many:detach():requires_grad_():cdist(few)[2]:totable(), many:cdist(few)[2]:totable())
     -- by hand: 3, 4, 5
     local three = luda.tensor { { 0, 0 } }:cdist(luda.tensor { { 3, 4 } }):item()
     assert.equal(5, three)
@@ -92,6 +96,7 @@ describe("products", function()
     assert.raises("shape", "cross: .*dimension 2 must have size 3", luda.cross, luda.ones(3, 2), luda.ones(3, 2), 2)
     assert.raises("shape", "cdist: .*rows of 2 and 3 elements", luda.cdist, a, luda.ones(4, 3))
     assert.raises("shape", "cdist: .*unsqueeze a vector", luda.cdist, v, a)
+    assert.raises("dtype", "cdist: a tensor of i64", luda.cdist, a:to("i64"), a)
     assert.raises("invalid", "cdist: p is %-1", luda.cdist, a, a, -1)
     assert.raises("invalid", "mm: expected a tensor, got 3", luda.mm, a, 3)
   end)
@@ -114,6 +119,18 @@ describe("einsum", function()
     assert.equal("i64", luda.einsum("ij,jk->ik", i, i).dtype)
     assert.equal(6, luda.einsum(",->", luda.tensor(2), luda.tensor(3)):item())
     assert.equal(10, luda.einsum("ij->", i):item())
+  end)
+
+  it("multiplies two operands by one matmul where it sums over what both have", function()
+    local function runs(op)
+      return tonumber(lib.C.luda_op_runs(lib.C["LUDA_OP_" .. op]))
+    end
+    local products, sums = runs "matmul", runs "sum"
+    local c, d = luda.ones(2, 3, 4), luda.ones(2, 4, 5)
+    assert.equal(4, luda.einsum("bij,bjk->bik", c, d)[1][1][1]:item())
+    assert.equal(40, luda.einsum("bij,bjk,bkl->il", c, d, luda.ones(2, 5, 3))[1][1]:item())
+    assert.equal(3, runs "matmul" - products)
+    assert.equal(0, runs "sum" - sums)
   end)
 
   it("broadcasts sizes of 1", function()

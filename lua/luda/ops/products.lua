@@ -5,6 +5,7 @@ local create = require "luda.create"
 local errors = require "luda.error"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
+local scope = require "luda.scope"
 local sugar = require "luda.sugar"
 local values = require "luda.values"
 
@@ -252,6 +253,23 @@ define("cross", function(a, b, ...)
   return functions.cat(parts, dim)
 end)
 
+local DIFFERENCES = 2 ^ 24 -- made at once where no gradient needs them all
+
+--- Distances of all rows, of some rows of a at a time where nothing is recorded.
+local function distances(a, b, p)
+  local shape = a.shape
+  local size = shape[#shape - 1]
+  local step = math.max(math.floor(DIFFERENCES * size / math.max(a.numel * methods.size(b, -2), 1)), 1)
+  if step >= size or a.requires_grad or b.requires_grad then
+    return methods.norm(methods.unsqueeze(a, -2) - methods.unsqueeze(b, -3), p, -1)
+  end
+  local parts = {}
+  for first = 1, size, step do
+    parts[#parts + 1] = scope.scope(distances, methods.narrow(a, -2, first, math.min(step, size - first + 1)), b, p)
+  end
+  return functions.cat(parts, -2)
+end
+
 --- The p-norm of the difference of every row of a [..., P, M] and every row of b [..., R, M], as [..., P, R]. Where a
 -- distance is 0 its gradient is 0.
 define("cdist", function(a, b, ...)
@@ -263,6 +281,10 @@ define("cdist", function(a, b, ...)
   elseif methods.size(a, -1) ~= methods.size(b, -1) then
     refuse("cdist", a, b, ("rows of %d and %d elements have no distance"):format(methods.size(a, -1), methods.size(b, -1)))
   end
-  local difference = methods.unsqueeze(a, -2) - methods.unsqueeze(b, -3)
-  return methods.norm(difference, methods.size(a, -1) > 0 and p or 1, -1)
+  for _, t in ipairs { a, b } do
+    if args.dtype_class(t.dtype) ~= "float" then
+      errors.raise("dtype", "cdist: a tensor of %s; a floating type is needed, convert with :to(\"f32\")", t.dtype)
+    end
+  end
+  return distances(a, b, methods.size(a, -1) > 0 and p or 1)
 end)
