@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 SHAPES = dict(
     a=[3, 4], b=[4, 5], m=[3, 5], e=[4, 4], c=[2, 3, 4], d=[2, 4, 5], q=[2, 3, 5], v=[4], w=[3], o=[1], f=[2, 2, 3, 4], g=[5, 4],
-    h=[3, 3], x=[2, 6, 5], y=[3, 8], z=[2, 6, 5, 2], k=[7, 2], n=[9, 11, 2], s=[],
-    vol=[2, 4, 5, 6, 4], filt=[6, 2, 2, 3, 2], bias=[6], seq=[2, 3, 7], logits=[6, 3, 5], one=[4, 3],
+    h=[3, 3], x=[2, 4, 3], y=[2, 8], z=[2, 4, 3, 2], k=[5, 2], n=[9, 7, 2], s=[],
+    vol=[1, 4, 4, 5, 3], filt=[6, 2, 2, 3, 2], bias=[6], seq=[2, 3, 7], logits=[6, 3, 5], one=[4, 3],
     xin=[3, 4], state=[3, 2], cell=[3, 2], w4=[8, 4], u4=[8, 2], b4=[8], w3=[6, 4], u3=[6, 2], b3=[6], w1=[2, 4], u1=[2, 2], b1=[2],
     hid=[7, 4], table=[4, 9],
 )
@@ -107,7 +107,7 @@ FFT += [
     ("fft.ifft(z, 8, 1)", lambda t: re(torch.fft.ifft(cx(t.z), 8, 0))), ("fft.fft(k)", lambda t: re(torch.fft.fft(cx(t.k)))),
     ("fft.ifft(n, { dim = 1 })", lambda t: re(torch.fft.ifft(cx(t.n), dim=0))), ("fft.fft(n)", lambda t: re(torch.fft.fft(cx(t.n)))),
     ("fft.fft(k, 37)", lambda t: re(torch.fft.fft(cx(t.k), 37))), ("fft.fft(k, 82)", lambda t: re(torch.fft.fft(cx(t.k), 82))),
-    ("fft.fft(k, 64)", lambda t: re(torch.fft.fft(cx(t.k), 64))), ("fft.fft(k, 60)", lambda t: re(torch.fft.fft(cx(t.k), 60))),
+    ("fft.fft(k, 32)", lambda t: re(torch.fft.fft(cx(t.k), 32))), ("fft.fft(k, 30)", lambda t: re(torch.fft.fft(cx(t.k), 30))),
     ("fft.rfft(y)", lambda t: re(torch.fft.rfft(t.y))), ("fft.rfft(y, 5)", lambda t: re(torch.fft.rfft(t.y, 5))),
     ("fft.rfft(y, { n = 4, dim = 1 })", lambda t: re(torch.fft.rfft(t.y, 4, 0))),
     ("fft.rfft(y, 43)", lambda t: re(torch.fft.rfft(t.y, 43))),
