@@ -1,11 +1,11 @@
 /*
  * dft: lines along one dimension, in double whatever is stored. A size whose prime factors are small goes through them one
- * after the other (Stockham's order, which needs no bit reversal); any other is a convolution (Bluestein 1970) whose
- * transforms have a power of two.
+ * after the other (Stockham's order, which needs no bit reversal); any other is a convolution (Bluestein 1970) of a size
+ * whose factors are at most 5.
  */
 #include "kernels/cpu/index/lines.h"
 
-enum { MOST_FACTORS = 64, LARGEST_RADIX = 31, EXACT = 64 };
+enum { MOST_FACTORS = 64, SMALL_RADIX = 5, LARGEST_RADIX = 31, EXACT = 64 };
 
 typedef struct point {
     double re, im;
@@ -58,12 +58,12 @@ static void fill_roots(point *root, int64_t n, double sign)
     }
 }
 
-/* False where a prime factor is large. */
-static int factorize(passes *p, int64_t n)
+/* False where a prime factor is larger than `largest`. */
+static int factorize(passes *p, int64_t n, int largest)
 {
     p->length = n;
     p->count = 0;
-    for (int radix = 4; n > 1 && radix <= LARGEST_RADIX; radix = radix == 4 ? 2 : radix == 2 ? 3 : radix + 2)
+    for (int radix = 4; n > 1 && radix <= largest; radix = radix == 4 ? 2 : radix == 2 ? 3 : radix + 2)
         for (; n % radix == 0; n /= radix)
             p->radix[p->count++] = radix;
     return n == 1;
@@ -164,15 +164,12 @@ static point *run_line(const transform *t, point *x, point *y)
 /* The tables of a transform of n points; NULL where there is no memory. To be freed. */
 static point *plan_transform(transform *t, int64_t n, double sign)
 {
-    int direct = factorize(&t->p, n);
+    int direct = factorize(&t->p, n, LARGEST_RADIX);
+    int64_t length = direct ? n : 2 * n - 1;
+    while (!direct && !factorize(&t->p, length, SMALL_RADIX))
+        length++;
     t->n = n;
-    if (!direct) {
-        int64_t length = 1;
-        while (length < 2 * n - 1)
-            length *= 2;
-        factorize(&t->p, length);
-    }
-    int64_t length = t->p.length, points = direct ? length : 3 * length + n;
+    int64_t points = direct ? length : 3 * length + n;
     point *memory = malloc((size_t)points * sizeof *memory);
     if (!memory)
         return NULL;
