@@ -114,6 +114,9 @@ typedef struct luda_attrs {
 /* activation of linear */
 enum { LUDA_ACTIVATION_NONE = 0, LUDA_ACTIVATION_RELU = 1, LUDA_ACTIVATION_GELU_TANH = 2 };
 
+/* transform of dft: complex to complex, real to the first half, the first half to real */
+enum { LUDA_DFT_COMPLEX = 0, LUDA_DFT_REAL = 1, LUDA_DFT_HERMITIAN = 2 };
+
 /* reduction of cross_entropy */
 enum { LUDA_REDUCTION_MEAN = 0, LUDA_REDUCTION_SUM = 1, LUDA_REDUCTION_NONE = 2 };
 

@@ -12,6 +12,7 @@ local M = {}
 M.choices = {
   activation = { none = 0, relu = 1, gelu_tanh = 2 },
   reduction = { mean = 0, sum = 1, none = 2 },
+  transform = { complex = 0, real = 1, hermitian = 2 },
 }
 
 --- Setters by kind of field: (struct, field name, value, operator).

@@ -443,6 +443,7 @@ static luda_status (*const rules[])(luda_plan *) = {
 #define shape_nonzero luda__shape_nonzero
 #define shape_paired luda__shape_paired
 #define shape_search luda__shape_search
+#define shape_dft luda__shape_dft
 #define shape_conv luda__shape_conv
 #define shape_conv_input luda__shape_conv_input
 #define shape_conv_weight luda__shape_conv_weight

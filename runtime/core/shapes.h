@@ -28,6 +28,7 @@ luda_status luda__shape_scatter(luda_plan *plan);
 luda_status luda__shape_nonzero(luda_plan *plan);
 luda_status luda__shape_paired(luda_plan *plan);
 luda_status luda__shape_search(luda_plan *plan);
+luda_status luda__shape_dft(luda_plan *plan);
 
 /* Rules of convolution and pooling (shapes_image.c). */
 luda_status luda__shape_conv(luda_plan *plan);
