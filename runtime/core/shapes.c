@@ -450,8 +450,7 @@ static luda_status (*const rules[])(luda_plan *) = {
 #define shape_avg_pool luda__shape_avg_pool
 #define shape_avg_pool_backward luda__shape_avg_pool_backward
 #define shape_square luda__shape_square
-#define shape_qr luda__shape_qr
-#define shape_svd luda__shape_svd
+#define shape_factors luda__shape_factors
 #define shape_eigh luda__shape_eigh
 #define shape_solve luda__shape_solve
 #define shape_det luda__shape_det

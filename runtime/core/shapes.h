@@ -40,8 +40,7 @@ luda_status luda__shape_avg_pool_backward(luda_plan *plan);
 
 /* Rules of linear algebra (shapes_linalg.c). */
 luda_status luda__shape_square(luda_plan *plan);
-luda_status luda__shape_qr(luda_plan *plan);
-luda_status luda__shape_svd(luda_plan *plan);
+luda_status luda__shape_factors(luda_plan *plan);
 luda_status luda__shape_eigh(luda_plan *plan);
 luda_status luda__shape_solve(luda_plan *plan);
 luda_status luda__shape_det(luda_plan *plan);

@@ -28,38 +28,21 @@ static luda_status after_batch(luda_plan *plan, int output, int count, const int
     return luda__set_shape(plan, output, x->ndim - 2 + count, shape);
 }
 
-/* Rows, columns, and the smaller of both. */
-static luda_status sizes_of(luda_plan *plan, int64_t *m, int64_t *n, int64_t *k)
-{
-    const luda_tensor *x = plan->in[0];
-    LUDA_TRY(need_matrix(plan, 0, false));
-    *m = x->shape[x->ndim - 2];
-    *n = x->shape[x->ndim - 1];
-    *k = *m < *n ? *m : *n;
-    return LUDA_OK;
-}
-
 luda_status luda__shape_square(luda_plan *plan)
 {
     LUDA_TRY(need_matrix(plan, 0, true));
     return luda__same_shape(plan, 0, 0);
 }
 
-luda_status luda__shape_qr(luda_plan *plan)
+/* [m, k] and [k, n], between them k values where there are three. */
+luda_status luda__shape_factors(luda_plan *plan)
 {
-    int64_t m, n, k;
-    LUDA_TRY(sizes_of(plan, &m, &n, &k));
-    LUDA_TRY(after_batch(plan, 0, 2, (int64_t[]){ m, k }));
-    return after_batch(plan, 1, 2, (int64_t[]){ k, n });
-}
-
-luda_status luda__shape_svd(luda_plan *plan)
-{
-    int64_t m, n, k;
-    LUDA_TRY(sizes_of(plan, &m, &n, &k));
+    const luda_tensor *x = plan->in[0];
+    LUDA_TRY(need_matrix(plan, 0, false));
+    int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
     LUDA_TRY(after_batch(plan, 0, 2, (int64_t[]){ m, k }));
     LUDA_TRY(after_batch(plan, 1, 1, &k));
-    return after_batch(plan, 2, 2, (int64_t[]){ k, n });
+    return after_batch(plan, plan->info->outputs - 1, 2, (int64_t[]){ k, n });
 }
 
 luda_status luda__shape_eigh(luda_plan *plan)

@@ -11,13 +11,14 @@
 #include <pthread.h>
 
 enum { SLAB_WORK = 1 << 16 }; /* multiplications that a worker should get */
+enum { BLOCK = 64 };          /* columns that LAPACK takes at once */
 enum { NO_MEMORY = INT_MIN, NOT_FINITE };
 
 typedef struct job job;
 
 /* What an operator does with one matrix. */
 typedef struct operation {
-    void (*ask)(job *j); /* asks LAPACK for sizes of work space; may be NULL */
+    int squares, lines; /* elements of work space: so many times k * k and k, and where there are any, blocks of columns */
     int (*run)(const job *j, int64_t matrix, char *scratch); /* 0, or LAPACK's number of a failure */
     const char *failed, *hint; /* around that number */
 } operation;
@@ -28,7 +29,7 @@ struct job {
     const lapack *library;
     int m, n, k, columns; /* of a matrix of the first input; the smaller of both; of right-hand sides */
     int size; /* of an element */
-    int work, integers; /* elements, and integers, of work space */
+    int work, integers; /* elements of work space, and integers */
     size_t second, third, fourth, bytes; /* where a matrix's parts of the scratch memory begin */
     int64_t matrices, per_slab;
     pthread_mutex_t lock;
@@ -114,15 +115,6 @@ static int run_cholesky(const job *j, int64_t i, char *scratch)
     return info;
 }
 
-static void ask_qr(job *j)
-{
-    double first[1] = { 0 }, second[1] = { 0 };
-    int any = -1, info;
-    j->library->gelqf(&j->n, &j->m, first, &j->n, first, first, &any, &info);
-    j->library->orglq(&j->k, &j->m, &j->k, second, &j->n, second, second, &any, &info);
-    j->work = (int)larger((int64_t)get(j, first, 0), (int64_t)get(j, second, 0));
-}
-
 /* A^T = L Q, so that Q^T and L^T are the factors of A. */
 static int run_qr(const job *j, int64_t i, char *scratch)
 {
@@ -138,16 +130,6 @@ static int run_qr(const job *j, int64_t i, char *scratch)
     return info;
 }
 
-static void ask_svd(job *j)
-{
-    double work[1] = { 0 };
-    int any = -1, info;
-    j->library->gesdd("S", &j->n, &j->m, work, &j->n, work, work, &j->n, work, &j->k, work, &any, &any, &info, 1);
-    double wanted = get(j, work, 0) * (1 + 1e-6) + 1; /* a float may have rounded it down */
-    j->work = wanted < INT_MAX ? (int)wanted : 0;
-    j->integers = 8 * j->k;
-}
-
 /* A^T = V S U^T: its factors lie, column by column, as Vh and U row by row. */
 static int run_svd(const job *j, int64_t i, char *scratch)
 {
@@ -159,15 +141,6 @@ static int run_svd(const job *j, int64_t i, char *scratch)
                       result(j, 0, i, (int64_t)j->m * j->k), &j->k, scratch + j->third, &j->work, (int *)(scratch + j->fourth),
                       &info, 1);
     return info;
-}
-
-static void ask_eigh(job *j)
-{
-    double work[1] = { 0 };
-    int any = -1, info;
-    j->library->syevd("V", "U", &j->n, work, &j->n, work, work, &any, &j->integers, &any, &info, 1, 1);
-    double wanted = get(j, work, 0) * (1 + 1e-6) + 1;
-    j->work = wanted < INT_MAX ? (int)wanted : 0;
 }
 
 static int run_eigh(const job *j, int64_t i, char *scratch)
@@ -235,14 +208,15 @@ static int run_det(const job *j, int64_t i, char *scratch)
     return 0;
 }
 
-static const operation cholesky = { NULL, run_cholesky, "is not positive definite: its leading minor of order",
+/* At least the work space that the manual asks for. */
+static const operation cholesky = { 0, 0, run_cholesky, "is not positive definite: its leading minor of order",
                                     " is not positive; is it symmetric?" };
-static const operation qr = { ask_qr, run_qr, "has no factors: argument", " was wrong" };
-static const operation svd = { ask_svd, run_svd, "has no singular values: steps that did not converge:", "" };
-static const operation eigh = { ask_eigh, run_eigh, "has no eigenvalues: steps that did not converge:", "" };
-static const operation solve = { NULL, run_solve, "is singular: pivot", " is 0; lstsq and pinv take singular matrices" };
-static const operation solve_triangular = { NULL, run_solve_triangular, "is singular: on its diagonal, element", " is 0" };
-static const operation det = { NULL, run_det, "", "" };
+static const operation qr = { 0, 1, run_qr, "has no factors:", "" };
+static const operation svd = { 4, 192, run_svd, "has no singular values: steps that did not converge:", "" };
+static const operation eigh = { 2, 8, run_eigh, "has no eigenvalues: steps that did not converge:", "" };
+static const operation solve = { 0, 0, run_solve, "is singular: pivot", " is 0; lstsq and pinv take singular matrices" };
+static const operation solve_triangular = { 0, 0, run_solve_triangular, "is singular: on its diagonal, element", " is 0" };
+static const operation det = { 0, 0, run_det, "", "" };
 
 /* --- A call --- */
 
@@ -271,14 +245,25 @@ static size_t rounded(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-/* The matrix itself; right-hand sides or the factors' heads; work space; pivots and other integers. */
-static void plan_scratch(job *j)
+/* The matrix itself; right-hand sides or the factors' heads; work space; pivots and other integers. 0: beyond 32 bits. */
+static int plan_scratch(job *j, int64_t m, int64_t n, int64_t columns)
 {
-    int64_t most = larger(j->m, j->n), heads = larger((int64_t)j->n * j->columns, most);
-    j->second = rounded((size_t)j->m * (size_t)j->n * (size_t)j->size);
-    j->third = j->second + rounded((size_t)heads * (size_t)j->size);
+    int64_t k = smaller(m, n), blocks = j->operation->lines > 0 ? n * smaller(k, BLOCK) : 0;
+    int64_t work = j->operation->squares * k * k + j->operation->lines * k + blocks;
+    if (larger(larger(m, n), larger(columns, work)) > INT_MAX)
+        return 0;
+    j->m = (int)m;
+    j->n = (int)n;
+    j->k = (int)k;
+    j->columns = (int)columns;
+    j->work = (int)work;
+    j->integers = (int)(8 * k);
+    j->second = rounded((size_t)(m * n) * (size_t)j->size);
+    j->third = j->second + rounded((size_t)larger(n * columns, k) * (size_t)j->size);
     j->fourth = j->third + rounded((size_t)j->work * (size_t)j->size);
-    j->bytes = j->fourth + rounded((size_t)larger(j->integers, most) * sizeof(int));
+    j->bytes = j->fourth + (size_t)j->integers * sizeof(int);
+    j->per_slab = larger(SLAB_WORK / larger(m * n, 1) / larger(k + columns, 1), 1);
+    return 1;
 }
 
 static luda_status explain(const job *j)
@@ -297,9 +282,7 @@ static luda_status run(const luda_call *call, const operation *operation, int si
 {
     const luda_operand *a = &call->in[0], *like = call->nin > 1 ? call->out : a;
     int64_t m = a->shape[a->ndim - 2], n = a->shape[a->ndim - 1];
-    int64_t columns = call->nin > 1 ? call->in[1].shape[call->in[1].ndim - 1] : 0;
-    job j = { .call = call, .operation = operation, .library = luda__lapack(size), .m = (int)m, .n = (int)n,
-              .k = (int)smaller(m, n), .columns = (int)columns, .size = size, .matrices = 1,
+    job j = { .call = call, .operation = operation, .library = luda__lapack(size), .size = size, .matrices = 1,
               .lock = PTHREAD_MUTEX_INITIALIZER, .bad = -1 };
     if (!j.library)
         return fail(call, LUDA_ENOTSUP, "%s: LAPACK was not found; install Debian's liblapack3 or libopenblas0, or name the file "
@@ -308,13 +291,8 @@ static luda_status run(const luda_call *call, const operation *operation, int si
         return LUDA_OK;
     for (int d = 0; d < like->ndim - 2; d++)
         j.matrices *= like->shape[d];
-    int fits = larger(larger(m, n), columns) < INT_MAX / 8;
-    if (fits && operation->ask)
-        operation->ask(&j);
-    if (!fits || (operation->ask && j.work <= 0))
+    if (!plan_scratch(&j, m, n, call->nin > 1 ? call->in[1].shape[call->in[1].ndim - 1] : 0))
         return fail(call, LUDA_EINVAL, "%s: %lld x %lld is beyond LAPACK's 32-bit sizes", op_name(call), (long long)m, (long long)n);
-    plan_scratch(&j);
-    j.per_slab = larger(SLAB_WORK / larger(m * n, 1) / larger(j.k + columns, 1), 1);
     luda__parallel(ceil_div(j.matrices, j.per_slab), run_slab, &j);
     return j.bad < 0 ? LUDA_OK : explain(&j);
 }
