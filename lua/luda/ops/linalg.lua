@@ -16,7 +16,7 @@ local matmul, unsqueeze = methods.matmul, methods.unsqueeze
 
 -- The rows that functions below extend under the same name.
 local row = {}
-for _, name in ipairs { "eigh", "solve", "solve_triangular" } do
+for _, name in ipairs { "eigh", "qr", "solve", "solve_triangular", "svd" } do
   row[name] = assert(functions[name], name)
 end
 
@@ -57,15 +57,29 @@ local function as_columns(op, a, b)
   return unsqueeze(b, -1), function(x) return methods.squeeze(x, -1) end
 end
 
+--- Calls fn with the right-hand sides of a whole batch beside each other where one matrix serves them all, so that it is
+-- factored once.
+local function beside(fn, a, b, options)
+  local shape = b.shape
+  if a.ndim ~= 2 or #shape < 3 or b.numel == 0 or shape[#shape - 1] ~= methods.size(a, 1) then
+    return fn(a, b, options)
+  end
+  local size = table.remove(shape, #shape - 1)
+  table.insert(shape, 1, size)
+  local x = fn(a, methods.reshape(methods.movedim(b, -2, 1), { size, -1 }), options)
+  shape[1] = methods.size(a, 1)
+  return methods.movedim(methods.reshape(x, shape), 1, -2)
+end
+
 -- Equations.
 
 --- X with A X = B, or X A = B where left is false. B may be a vector, or vectors as many as A's batch.
 define("solve", { "b", "left" }, function(a, b, left)
   if not flag("solve", "left", left, true) then
-    return turned(row.solve(turned(a), turned(need_tensor("solve", b))))
+    return turned(beside(row.solve, turned(a), turned(need_tensor("solve", b))))
   end
   local columns, finish = as_columns("solve", a, b)
-  return finish(row.solve(a, columns))
+  return finish(beside(row.solve, a, columns))
 end)
 
 define("solve_triangular", { "b", "upper", "transpose", "unitriangular", "left" }, function(a, b, upper, transpose, unit, left)
@@ -78,9 +92,9 @@ define("solve_triangular", { "b", "upper", "transpose", "unitriangular", "left" 
   need_tensor("solve_triangular", b)
   if not flag("solve_triangular", "left", left, true) then
     options.transpose = not options.transpose
-    return turned(row.solve_triangular(a, turned(b), options))
+    return turned(beside(row.solve_triangular, a, turned(b), options))
   end
-  return row.solve_triangular(a, b, options)
+  return beside(row.solve_triangular, a, b, options)
 end)
 
 --- The older order of arguments: b:triangular_solve(a).
@@ -134,7 +148,17 @@ define("matrix_power", { "n" }, function(t, n)
   return methods.clone(result or methods.expand(identity(t, size), t.shape))
 end)
 
--- Values.
+-- Factors: only the reduced forms.
+
+for name, option in pairs { qr = { "mode", "reduced" }, svd = { "full_matrices", false } } do
+  define(name, { option[1] }, function(t, form)
+    if form ~= nil and form ~= option[2] then
+      errors.raise("unsupported", "%s: only the reduced form is there, %s = %s", name, option[1], tostring(option[2]))
+    end
+    return row[name](t)
+  end)
+end
+
 
 --- True for "U", false for "L" or nothing.
 local function is_upper(op, uplo)
