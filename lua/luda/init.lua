@@ -28,6 +28,7 @@ require "luda.ops.draws"
 local random = require "luda.random"
 local autocast = require "luda.autocast"
 local autograd = require "luda.autograd"
+require "luda.ops.spectral"
 local files = require "luda.files"
 
 local C = lib.C

@@ -209,15 +209,17 @@ end
 -- Writing in place.
 
 --- What a call gave; its error speaks of `op`, not of the rows that the call is made of.
-local function speak_of(op, fine, result)
+local function speak_of(op, fine, ...)
   if not fine then
-    if getmetatable(result) == errors.Error then
-      result.op = op
+    local problem = ...
+    if getmetatable(problem) == errors.Error then
+      problem.op = op
     end
-    error(result, 0)
+    error(problem, 0)
   end
-  return result
+  return ...
 end
+M.speak_of = speak_of
 
 --- Writes a tensor (broadcast, of the same category) or a number into every element of `target`.
 function M.assign(op, target, value)

@@ -368,17 +368,23 @@ luda_status luda_reshape(luda_tensor *tensor, int ndim, const int64_t *shape, lu
 #define COUNT_5 5
 #define COUNT_6 6
 
+/* `size` bytes of the attributes of the operator's family; NULL: the defaults. One copy of this, not one for each row. */
+static __attribute__((noinline)) luda_status apply_with(luda_op op, luda_tensor *const *in, int nin, const void *attrs, size_t size, luda_tensor **out)
+{
+    luda_attrs all = { .family = luda_op_get(op)->attrs };
+    if (attrs)
+        memcpy(all.bytes, attrs, size);
+    return luda_apply(op, in, nin, attrs ? &all : NULL, out);
+}
+
 #define LUDA_PLAIN(name, nin, ...)                                                                                     \
     luda_status luda_##name(LUDA__IN_##nin luda_tensor **out)                                                          \
     {                                                                                                                  \
         return luda_apply(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, NULL, out);                                       \
     }
-#define LUDA_OP(name, nin, nout, types, family_name, ...)                                                              \
-    luda_status luda_##name(LUDA__IN_##nin const struct luda_##family_name##_attrs *attrs, luda_tensor **out)          \
+#define LUDA_OP(name, nin, nout, types, family, ...)                                                                   \
+    luda_status luda_##name(LUDA__IN_##nin const struct luda_##family##_attrs *attrs, luda_tensor **out)               \
     {                                                                                                                  \
-        luda_attrs all = { .family = LUDA_ATTRS_##family_name };                                                       \
-        if (attrs)                                                                                                     \
-            all.family_name = *attrs;                                                                                  \
-        return luda_apply(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, attrs ? &all : NULL, out);                        \
+        return apply_with(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, attrs, sizeof *attrs, out);                       \
     }
 #include "../../kernels/ops.def"

@@ -256,7 +256,9 @@ static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, lud
     luda_kernel kernel = device->kernels(plan->device.index)->kernels[plan->op][dtype];
     luda_status status;
     if (!kernel) {
-        status = luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on %s", plan->info->name, luda_dtype_name(dtype), device->name);
+        bool elsewhere = luda__cpu_kernels()->kernels[plan->op][dtype]; /* never true on the CPU */
+        status = luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on %s%s", plan->info->name, luda_dtype_name(dtype), device->name,
+                            elsewhere ? "; it runs on the processor, move the tensors with :to(\"cpu\")" : "");
     } else {
         luda_call call = { ins, outs, count, plan->info->outputs, plan->op, &plan->attrs, accumulate, NULL, message };
         if (device->stream_current)

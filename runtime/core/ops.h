@@ -37,6 +37,5 @@ luda_status luda__accumulate(luda_op op, luda_tensor *const *in, int nin, const 
  */
 luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor *into, luda_tensor **out);
 luda_dtype luda__promote(luda_dtype a, luda_dtype b);
-luda_status luda__broadcast(const char *op, const luda_tensor *a, int *ndim, int64_t *shape);
 
 #endif

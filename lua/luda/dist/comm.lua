@@ -6,7 +6,6 @@ local class = require "luda.class"
 local create = require "luda.create"
 local errors = require "luda.error"
 local memory = require "luda.memory"
-local spans = require "luda.spans"
 local scope = require "luda.scope"
 local tensors = require "luda.tensor"
 
@@ -295,10 +294,5 @@ end
 function Comm:__tostring()
   return ("luda.Comm(rank %d of %d, %s)"):format(self.rank, self.size, self.transport)
 end
-
-spans.watch(Comm, "comm", "collective", {
-  "all_reduce", "all_reduce_", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "send",
-  "recv", "barrier",
-})
 
 return Comm
