@@ -8,6 +8,8 @@
 #include "rows.h"
 #include "kernels/cpu/scalar.h"
 
+#include <float.h>
+
 typedef struct loss {
     rows r;                          /* forward: x; backward: dx, x */
     const luda_operand *labels, *lse;
