@@ -80,6 +80,21 @@ function M.raise(code, text, ...)
   error(M.new(code, text), 0)
 end
 
+--- What pcall gave; an error of it speaks of `op`, not of the functions that the call is made of.
+---@param op string
+---@param fine boolean
+---@param result any
+---@return any
+function M.speak_of(op, fine, result)
+  if not fine then
+    if getmetatable(result) == Error then
+      result.op = op
+    end
+    error(result, 0)
+  end
+  return result
+end
+
 --- Raises an error with more fields.
 ---@param code string
 ---@param text string

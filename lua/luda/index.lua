@@ -142,7 +142,7 @@ function tensors.set_index(t, key, value)
     for _ = key.ndim + 1, t.ndim do
       key = methods.unsqueeze(key, -1)
     end
-    return ops.functions.where(key, value, t, { out = t })
+    return ops.write("where", t, key, value, t)
   end
   if type(key) == "table" then
     for i = 1, #key do
