@@ -175,16 +175,21 @@ static void search_lines(void *arg, int64_t slab)
     lines *l = arg;
     int64_t last = smaller((slab + 1) * l->per_slab, l->kept.numel), n = l->size[0];
     int right = l->call->attrs->search.right, dtype = l->call->in[0].dtype;
-    uint64_t key, *wanted = scratch_for(l, (size_t)n * sizeof *wanted);
+    int64_t size = l->size[2], loaded = size <= 4 * n ? size : 0; /* few values: the keys that are met, one by one */
+    uint64_t key, *wanted = scratch_for(l, (size_t)(n + loaded) * sizeof *wanted), *row = wanted + n;
     for (int64_t k = slab * l->per_slab; wanted && k < last; k++) {
         int64_t *out = (int64_t *)l->data[0] + space_offset(&l->kept, 0, k);
         int64_t sorted = space_offset(&l->kept, 2, k);
         keys_of[dtype](l->data[1], space_offset(&l->kept, 1, k), l->stride[1], n, wanted, 1);
+        keys_of[dtype](l->data[2], sorted, l->stride[2], loaded, row, 1);
         for (int64_t j = 0; j < n; j++) {
-            int64_t low = 0, high = l->size[2];
+            int64_t low = 0, high = size;
             while (low < high) {
                 int64_t middle = low + (high - low) / 2;
-                keys_of[dtype](l->data[2], sorted + middle * l->stride[2], 1, 1, &key, 1);
+                if (loaded)
+                    key = row[middle];
+                else
+                    keys_of[dtype](l->data[2], sorted + middle * l->stride[2], 1, 1, &key, 1);
                 if (right ? key <= wanted[j] : key < wanted[j])
                     low = middle + 1;
                 else
