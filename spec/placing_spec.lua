@@ -148,7 +148,7 @@ describe("every element type", function()
         assert.equal(dtype, y.dtype)
       end
       assert.same({ 4, 3, 3 }, x:scatter_reduce(1, at, source, "mean", false):totable())
-      assert.same({ 4, 1, 3 }, x:index_put({ luda.tensor({ 1, 2, 2 }, { dtype = "u8" }) }, source[{ { 3, 4 } }]:index_select(1,
+      assert.same({ 4, 1, 3 }, x:index_put({ luda.tensor({ 1, 2, 2 }, { dtype = "i16" }) }, source[{ { 3, 4 } }]:index_select(1,
         luda.tensor({ 1, 2, 2 }, { dtype = "i64" })):sub(luda.tensor({ 0, 0, 2 }, { dtype = dtype }))):totable())
       local value, place = luda.tensor({ 3, 1, 3, 1, 2 }, { dtype = dtype }):mode()
       assert.equal(1, value:item())
@@ -243,6 +243,8 @@ describe("edge cases", function()
     assert.raises("shape", "index_put: shape %[4%] cannot become %[2, 3%]", x.index_put, x, { ids(1, 1) }, luda.zeros(4))
     assert.raises("shape", "a mask %[3%] for dimension 1", x.index_put, x, { luda.tensor { true, false, true } }, 1)
     assert.raises("dtype", "index_put: index tensor 1 is f32", x.index_put, x, { luda.tensor { 1 } }, 1)
+    assert.raises("dtype", "index tensor 1 is u8; masks are bool.*:to%(\"bool\"%)", x.index_put, x,
+      { luda.tensor({ 1 }, { dtype = "u8" }) }, 1)
     assert.raises("invalid", "index_put: there is no index tensor", x.index_put, x, { {} }, 1)
     assert.raises("dtype", "f32 cannot be written into i64", luda.index_put, ids(1), { ids(1) }, luda.tensor { 0.5 })
     assert.raises("invalid", "scatter_reduce: reduce is one of amax", x.scatter_reduce, x, 1, ids(1), 1, "max")

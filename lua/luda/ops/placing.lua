@@ -36,9 +36,9 @@ local function chosen_dims(op, t, indices, base)
         chosen[#chosen + 1], dim = { dim = dim, index = places + (base - 1) }, dim + 1
       end
     elseif is_tensor(entry) then
-      if args.dtype_class(entry.dtype) ~= "int" then
-        errors.raise("dtype", "%s: index tensor %d is %s; positions are integers, convert it with :to(\"i64\")", op, i,
-          entry.dtype)
+      if args.dtype_class(entry.dtype) ~= "int" or entry.dtype == "u8" then
+        errors.raise("dtype", "%s: index tensor %d is %s; masks are bool, positions are integers, convert it with :to(\"%s\")",
+          op, i, entry.dtype, entry.dtype == "u8" and "bool" or "i64")
       end
       chosen[#chosen + 1], dim = { dim = dim, index = entry }, dim + 1
     elseif type(entry) == "table" and next(entry) == nil then
