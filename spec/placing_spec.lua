@@ -202,6 +202,14 @@ describe("edge cases", function()
     assert.tensor_near({ inf, 2 }, luda.tensor({ { inf, inf, inf }, { 1, 3, nan } }):nanquantile(0.5, 2), 0, 0)
   end)
 
+  it("of masks: they stay masks", function()
+    local mask = luda.full({ 2, 2 }, true)
+    assert.same({ { true, false }, { true, true } }, mask:tril():totable())
+    assert.same({ { false, true }, { false, false } }, mask:triu(1):totable())
+    assert.same({ true, false }, luda.where(luda.tensor { true, false }, true, false):totable())
+    assert.same({ true, false }, luda.tensor({ true, false, false }):diff():totable())
+  end)
+
   it("of negative zeros: they are zeros", function()
     for _, dtype in ipairs { "f64", "f32", "f16", "bf16" } do
       assert.same({ { 3 }, { 4 } }, luda.tensor({ -0.0, 0, 1, nan }, { dtype = dtype }):nonzero():totable())
