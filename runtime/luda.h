@@ -235,6 +235,19 @@ LUDA_API luda_status luda_tensor_get_i64(const luda_tensor *tensor, int64_t inde
 /* All elements in row-major order, converted as luda_to does, to or from plain memory of `dtype` and numel elements. */
 LUDA_API luda_status luda_tensor_read(const luda_tensor *tensor, luda_dtype dtype, void *memory, int64_t numel);
 LUDA_API luda_status luda_tensor_write(luda_tensor *tensor, luda_dtype dtype, const void *memory, int64_t numel);
+/*
+ * A contiguous CPU tensor over memory that somebody else owns; free (may be NULL) is called once when the last tensor over it
+ * is gone. The address must be a multiple of the element's size. _lua: `tag` is among the dead tags then, instead.
+ */
+LUDA_API luda_status luda_tensor_wrap(luda_dtype dtype, int ndim, const int64_t *shape, void *memory,
+                                      void (*free)(void *owner, void *memory, size_t bytes), void *owner, luda_tensor **out);
+LUDA_API luda_status luda_tensor_wrap_lua(luda_dtype dtype, int ndim, const int64_t *shape, void *memory, int64_t tag,
+                                          luda_tensor **out);
+/*
+ * The same bytes as another element type, over the same storage. Where sizes differ the last dimension, whose elements must
+ * be adjacent, shrinks or grows.
+ */
+LUDA_API luda_status luda_tensor_bitcast(luda_tensor *tensor, luda_dtype dtype, luda_tensor **out);
 /* A contiguous tensor of the same values: itself where it is already. */
 LUDA_API luda_status luda_contiguous(luda_tensor *tensor, luda_tensor **out);
 /* A view where strides allow it, else a copy. */

@@ -75,7 +75,17 @@ describe("indexing", function()
     x[x:eq(9)] = luda.tensor { 1, 2, 3, 4 }
     assert.same({ 1, 2, 3, 4 }, x[3]:totable())
     assert.raises("shape", "index: shape %[3%] cannot become %[4%]", function() x[1] = luda.zeros(3) end)
-    assert.raises("unsupported", "among ranges", function() x[{ {}, luda.tensor { 1LL } }] = 0 end)
+    x[{ {}, luda.tensor { 4LL, 1LL } }] = luda.tensor { -1, -2 }
+    assert.same({ { -2, 8, 8, -1 }, { -2, 0, 0, -1 }, { -2, 2, 3, -1 } }, x:totable())
+    x[{ luda.tensor { true, false, true }, { 2, 3 } }] = 7
+    assert.same({ { -2, 7, 7, -1 }, { -2, 0, 0, -1 }, { -2, 7, 7, -1 } }, x:totable())
+    local turned = x:t()
+    turned[{ luda.tensor { { 1LL, 2LL } }, 3 }] = luda.tensor { { 5, 6 } }
+    assert.same({ 5, 6, 7, -1 }, x[3]:totable())
+    assert.raises("shape", "index: shape %[3%] cannot become %[3, 2%]", function()
+      x[{ {}, luda.tensor { 4LL, 1LL } }] = luda.zeros(3)
+    end)
+    assert.raises("index", "position 5", function() x[{ {}, luda.tensor { 5LL } }] = 0 end)
   end)
 end)
 

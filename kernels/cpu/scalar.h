@@ -329,6 +329,7 @@ INLINE double sigmoid_double(double x)
 
 INLINE double gelu_double(double x)
 {
+    x = x < -40.0 ? -40.0 : x; /* -infinity gives 0 too */
     return 0.5 * x * erfc(x * -0.70710678118654752440);
 }
 

@@ -80,6 +80,22 @@ function M.raise(code, text, ...)
   error(M.new(code, text), 0)
 end
 
+--- What pcall gave; an error of it speaks of `op`, not of the functions that the call is made of.
+---@param op string
+---@param fine boolean
+---@param ... any
+---@return any ...
+function M.speak_of(op, fine, ...)
+  if not fine then
+    local problem = ...
+    if getmetatable(problem) == Error then
+      problem.op = op
+    end
+    error(problem, 0)
+  end
+  return ...
+end
+
 --- Raises an error with more fields.
 ---@param code string
 ---@param text string

@@ -131,6 +131,15 @@ local function assign_slices(flat, places, value)
   methods.index_copy_(flat, 1, places, methods.expand(value, shape))
 end
 
+--- Where index tensors stand among ranges: the positions that reading the numbers of all elements gives.
+local function assign_places(t, key, value)
+  local numbers = ops.functions.arange { shape = { t.numel }, dtype = "i64", device = t.device, low = 1, high = 1 }
+  local places = tensors.get_index(methods.reshape(numbers, t.shape), key)
+  value = is_tensor(value) and methods.to(value, t.device) or tensors.scalar("index", value, t)
+  value = errors.speak_of("index", pcall(methods.expand, value, places.shape))
+  return errors.speak_of("index", pcall(methods.put_, t, places, value))
+end
+
 function tensors.set_index(t, key, value)
   if is_tensor(key) then
     if not check_index(key) then
@@ -142,12 +151,12 @@ function tensors.set_index(t, key, value)
     for _ = key.ndim + 1, t.ndim do
       key = methods.unsqueeze(key, -1)
     end
-    return ops.functions.where(key, value, t, { out = t })
+    return ops.write("where", t, key, value, t)
   end
   if type(key) == "table" then
     for i = 1, #key do
       if is_tensor(key[i]) then
-        errors.raise("unsupported", "index: an index tensor among ranges cannot be assigned to; assign one position at a time")
+        return assign_places(t, key, value)
       end
     end
   end

@@ -45,6 +45,7 @@ local function read_row(op)
     inputs = info.inputs,
     optional = info.optional,
     outputs = info.outputs - info.hidden,
+    alone = info.outputs == 1,
     fields = {},
     positional = {},
     known = { out = true },
@@ -220,6 +221,15 @@ local function call_into(row, inputs, count, attrs, into)
   return into
 end
 
+--- Runs a row without attributes into a target, recorded or not: what in-place forms are made of.
+function M.write(name, target, ...)
+  local inputs, count = take_inputs(M.rows[name], { ... })
+  return call_into(M.rows[name], inputs, count, nil, target)
+end
+
+--- For calls with `out`, set by luda.ops.into: before (row, inputs, count, out), and after (row, out, handles).
+M.check_out, M.finish_out = nil, nil
+
 --- The general function of a row; `in_place` writes into the first input.
 local function general(row, in_place)
   return function(a, b, c, d, e, f, g, h)
@@ -229,7 +239,10 @@ local function general(row, in_place)
     end
     local inputs, count, place = take_inputs(row, given)
     local attrs, out = take_attributes(row, given, place)
-    if in_place or out ~= nil then
+    if out ~= nil then
+      M.check_out(row, inputs, count, out)
+    end
+    if in_place or (out ~= nil and row.alone) then
       return call_into(row, inputs, count, attrs, in_place and a or out)
     end
     fill_handles(inputs, count)
@@ -238,7 +251,9 @@ local function general(row, in_place)
       memory.retry_status(status, C.luda_call_full, context, row.op, handles, count, attrs, results)
     end
     local first, second, third = results[0], results[1], results[2]
-    if row.outputs == 1 then
+    if out ~= nil then
+      return M.finish_out(row, out, first, second, third)
+    elseif row.outputs == 1 then
       return wrap(first)
     elseif row.outputs == 2 then
       return wrap(first), wrap(second)

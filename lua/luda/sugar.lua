@@ -31,6 +31,7 @@ local function adopt_call(out, call, ...)
   end
   return memory.adopt(out[0])
 end
+M.adopt_call = adopt_call
 
 --- A 1-based dimension as a positive number.
 local function positive(op, t, dim)
@@ -131,11 +132,11 @@ define("split", function(t, sizes, dim)
   local total, pieces, start = methods.size(t, dim), {}, 1
   if type(sizes) == "number" then
     local size = args.integer("split", "the size", sizes)
-    if size < 1 then
+    if size < 1 and not (size == 0 and total == 0) then
       errors.raise("invalid", "split: the size is %d; it must be positive", size)
     end
     sizes = {}
-    for done = 0, math.max(total - 1, 0), size do
+    for done = 0, math.max(total - 1, 0), math.max(size, 1) do
       sizes[#sizes + 1] = math.min(size, total - done)
     end
   end
@@ -154,7 +155,14 @@ define("chunk", function(t, count, dim)
   if args.integer("chunk", "the number of chunks", count) < 1 then
     errors.raise("invalid", "chunk: %d chunks; at least one is needed", count)
   end
-  return methods.split(t, math.max(math.ceil(methods.size(t, dim) / count), 1), dim)
+  local total, empty = methods.size(t, dim), {}
+  if total > 0 then
+    return methods.split(t, math.ceil(total / count), dim)
+  end
+  for i = 1, count do
+    empty[i] = 0
+  end
+  return methods.split(t, empty, dim)
 end)
 
 define("unbind", function(t, dim)
@@ -208,19 +216,6 @@ end
 
 -- Writing in place.
 
---- What a call gave; its error speaks of `op`, not of the rows that the call is made of.
-local function speak_of(op, fine, ...)
-  if not fine then
-    local problem = ...
-    if getmetatable(problem) == errors.Error then
-      problem.op = op
-    end
-    error(problem, 0)
-  end
-  return ...
-end
-M.speak_of = speak_of
-
 --- Writes a tensor (broadcast, of the same category) or a number into every element of `target`.
 function M.assign(op, target, value)
   need_tensor(op, target)
@@ -230,8 +225,8 @@ function M.assign(op, target, value)
   if value.device ~= target.device then
     value = methods.to(value, target.device)
   end
-  value = speak_of(op, pcall(methods.expand, value, target.shape))
-  return speak_of(op, pcall(ops.functions.clone, value, { out = target }))
+  value = errors.speak_of(op, pcall(methods.expand, value, target.shape))
+  return errors.speak_of(op, pcall(ops.write, "clone", target, value))
 end
 
 define("fill_", function(t, value)

@@ -31,6 +31,7 @@ RULE1(cosh) { return mul(g, apply(sinh, x[0])); }
 RULE1(asinh) { return mul(g, apply(rsqrt, shift(square(x[0]), 1))); }
 RULE1(acosh) { return mul(g, apply(rsqrt, shift(square(x[0]), -1))); }
 RULE1(atanh) { return div(g, shift(neg(square(x[0])), 1)); }
+RULE1(erfc) { return mul(scale(g, -2 / root_pi), apply(exp, neg(square(x[0])))); }
 RULE1(erfinv) { return mul(scale(g, root_pi / 2), apply(exp, square(y[0]))); }
 RULE1(softplus) { return mul(g, apply(sigmoid, x[0])); }
 

@@ -181,6 +181,8 @@ luda_status luda__tensor_over(luda_storage *storage, luda_dtype dtype, int ndim,
 luda_status luda__tensor_alias(const luda_tensor *tensor, luda_tensor **out);
 luda_status luda__tensor_like(const luda_tensor *tensor, luda_tensor **out); /* uninitialised, contiguous */
 luda_status luda__zeros(luda_dtype dtype, luda_device device, int ndim, const int64_t *shape, luda_tensor **out);
+/* Of a tensor of the shape, which is checked. */
+luda_status luda__count_bytes(int ndim, const int64_t *shape, luda_dtype dtype, size_t *bytes);
 /* Every in-place change goes through here. */
 void luda__bump(luda_tensor *tensor);
 /* True if two elements of the tensor share memory (stride 0, or overlapping strides). */

@@ -132,7 +132,7 @@ luda_status luda__tensor_over(luda_storage *storage, luda_dtype dtype, int ndim,
     return LUDA_OK;
 }
 
-static luda_status count_elements(int ndim, const int64_t *shape, luda_dtype dtype, size_t *bytes)
+luda_status luda__count_bytes(int ndim, const int64_t *shape, luda_dtype dtype, size_t *bytes)
 {
     int64_t product = luda_dtype_size(dtype);
     bool empty = false;
@@ -158,7 +158,7 @@ luda_status luda_tensor_new(luda_dtype dtype, luda_device device, int ndim, cons
         return luda__fail(LUDA_EDTYPE, "empty: there is no element type %d", (int)dtype);
     if (device.type == LUDA_SAME_DEVICE)
         device = (luda_device){ LUDA_CPU, 0 };
-    LUDA_TRY(count_elements(ndim, shape, dtype, &bytes));
+    LUDA_TRY(luda__count_bytes(ndim, shape, dtype, &bytes));
     LUDA_TRY(luda__storage_new(device, bytes, &storage));
     luda_status status = luda__tensor_over(storage, dtype, ndim, shape, NULL, 0, out);
     luda__release(storage);

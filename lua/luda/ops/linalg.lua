@@ -5,13 +5,12 @@ local args = require "luda.args"
 local create = require "luda.create"
 local errors = require "luda.error"
 local ops = require "luda.ops"
-local sugar = require "luda.sugar"
 local tensors = require "luda.tensor"
 local values = require "luda.values"
 local arguments = require "luda.ops.arguments"
 
 local functions, methods, where = ops.functions, tensors.methods, ops.functions.where
-local define, flag, need_tensor, speak_of = arguments.define, arguments.flag, values.need_tensor, sugar.speak_of
+local define, flag, need_tensor, speak_of = arguments.define, arguments.flag, values.need_tensor, errors.speak_of
 local matmul, unsqueeze = methods.matmul, methods.unsqueeze
 
 -- The rows that functions below extend under the same name.

@@ -4,14 +4,16 @@ local args = require "luda.args"
 local errors = require "luda.error"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
+local sugar = require "luda.sugar"
 local values = require "luda.values"
+local into = require "luda.ops.into"
 
 local functions, is_tensor = ops.functions, tensors.is_tensor
 local define, need_tensor = values.define, values.need_tensor
 
 -- The rows that the functions below extend under the same name.
 local row = {}
-for _, name in ipairs { "add", "sub", "div", "bitwise_not" } do
+for _, name in ipairs { "div", "div_", "bitwise_not", "bitwise_not_" } do
   row[name] = assert(functions[name], name)
 end
 
@@ -22,8 +24,8 @@ end
 -- Arithmetic.
 
 --- add and sub with a multiple of the second operand: x:add(y, { alpha = 2 }).
-for _, name in ipairs { "add", "sub" } do
-  local plain = row[name]
+for _, name in ipairs { "add", "sub", "add_", "sub_" } do
+  local plain = assert(functions[name])
   define(name, function(a, b, options)
     if is_plain_table(options) and options.alpha ~= nil then
       local given = args.options(name, options, { alpha = 1, out = args.absent })
@@ -40,12 +42,8 @@ local function is_whole(value)
   return args.is_boxed(value) or type(value) == "boolean" or (type(value) == "number" and value == math.floor(value))
 end
 
---- True quotient; with rounding_mode "floor" or "trunc" it is whole, and whole numbers keep their type.
-define("div", function(a, b, options)
-  if not is_plain_table(options) or options.rounding_mode == nil then
-    return row.div(a, b, options)
-  end
-  local mode = args.options("div", options, { rounding_mode = args.absent }).rounding_mode
+--- The whole quotient of a rounding_mode.
+local function whole_quotient(a, b, mode)
   if mode == "floor" then
     return functions.floor_divide(a, b)
   elseif mode ~= "trunc" then
@@ -54,6 +52,24 @@ define("div", function(a, b, options)
     return functions.floor_divide(functions.sub(a, functions.fmod(a, b)), b)
   end
   return functions.trunc(row.div(a, b))
+end
+
+--- True quotient; with rounding_mode "floor" or "trunc" it is whole, and whole numbers keep their type.
+define("div", function(a, b, options)
+  if not is_plain_table(options) or options.rounding_mode == nil then
+    return row.div(a, b, options)
+  end
+  local given = args.options("div", options, { rounding_mode = args.absent, out = args.absent })
+  local result = whole_quotient(a, b, given.rounding_mode)
+  return given.out and into.write_results("div", given.out, result) or result
+end)
+
+define("div_", function(a, b, options)
+  if not is_plain_table(options) or options.rounding_mode == nil then
+    return row.div_(a, b, options)
+  end
+  local mode = args.options("div_", options, { rounding_mode = args.absent }).rounding_mode
+  return sugar.assign("div_", need_tensor("div_", a), whole_quotient(a, b, mode))
 end)
 
 --- start + weight * (finish - start), which is finish where the weight is 1.
@@ -137,6 +153,7 @@ end
 define("clamp", clamp(""))
 define("clip", clamp(""))
 define("clamp_", clamp("_"))
+define("clip_", clamp("_"))
 
 local largest = { f64 = 1.7976931348623157e308, f32 = 3.4028234663852886e38, f16 = 65504, bf16 = 3.3895313892515355e38 }
 
@@ -185,9 +202,11 @@ end)
 -- Bits.
 
 --- Every bit turned over; of booleans the other one.
-define("bitwise_not", function(t, ...)
-  if is_tensor(t) and t.dtype == "bool" and select("#", ...) == 0 then
-    return functions.logical_not(t)
-  end
-  return row.bitwise_not(t, ...)
-end)
+for suffix, name in pairs { [""] = "bitwise_not", _ = "bitwise_not_" } do
+  define(name, function(t, ...)
+    if is_tensor(t) and t.dtype == "bool" and select("#", ...) == 0 then
+      return functions["logical_not" .. suffix](t)
+    end
+    return row[name](t, ...)
+  end)
+end

@@ -3,10 +3,10 @@
 local args = require "luda.args"
 local errors = require "luda.error"
 local ops = require "luda.ops"
-local sugar = require "luda.sugar"
 local tensors = require "luda.tensor"
 local values = require "luda.values"
 local arguments = require "luda.ops.arguments"
+local into = require "luda.ops.into"
 
 local methods, functions, is_tensor = tensors.methods, ops.functions, tensors.is_tensor
 local where = functions.where
@@ -16,6 +16,7 @@ local need_tensor = values.need_tensor
 local M = {}
 
 local row = { nonzero = functions.nonzero, scatter = functions.scatter, scatter_add = functions.scatter_add }
+M.row = row
 
 -- Masks.
 
@@ -70,7 +71,7 @@ end)
 
 define("masked_fill_", function(t, mask, value)
   check_mask("masked_fill_", mask)
-  return where(mask, plain("masked_fill_", value), need_tensor("masked_fill_", t), { out = t })
+  return ops.write("where", need_tensor("masked_fill_", t), mask, plain("masked_fill_", value), t)
 end)
 
 --- The tensor with the first elements of the source where the mask is true.
@@ -107,14 +108,7 @@ local function cover(op, t, index, source)
   end
   return source
 end
-
---- Writes into `t`: the in-place form of a function that returns a new tensor.
-local function in_place(name)
-  local fn = functions[name]
-  define(name .. "_", function(t, ...)
-    return sugar.assign(name .. "_", t, fn(t, ...))
-  end)
-end
+M.cover = cover
 
 for name, call in pairs { scatter = row.scatter, scatter_add = row.scatter_add } do
   define(name, function(t, dim, index, source, options)
@@ -125,7 +119,6 @@ for name, call in pairs { scatter = row.scatter, scatter_add = row.scatter_add }
     options = args.options(name, options, { base = 1 })
     return call(need_tensor(name, t), index, cover(name, t, index, source), { dim = dim, base = options.base })
   end)
-  in_place(name)
 end
 
 --- A list of positions for whole slices as positions of every element; the source in that shape.
@@ -173,9 +166,7 @@ for _, name in ipairs { "index_copy", "index_fill" } do
     return put(row.scatter, t, at, places, spread, options.base)
   end)
 end
-for _, name in ipairs { "index_add", "index_copy", "index_fill", "masked_scatter" } do
-  in_place(name)
-end
+into.in_place "scatter scatter_add index_add index_copy index_fill masked_scatter"
 
 --- Elements of the flattened tensor.
 define("take", function(t, index, options)
@@ -230,13 +221,13 @@ local function triangle(name, compare)
       return functions.arange { shape = { size }, dtype = "i64", device = t.device, low = 0, high = 1 }
     end
     local distance = count(methods.size(t, -1)) - methods.unsqueeze(count(methods.size(t, -2)), 2)
-    return where(compare(distance, diagonal), t, t.dtype == "bool" and false or 0)
+    return where(compare(distance, diagonal), t, tensors.scalar(name, t.dtype ~= "bool" and 0, t))
   end)
-  in_place(name)
 end
 
 triangle("tril", methods.le)
 triangle("triu", methods.ge)
+into.in_place "tril triu"
 
 --- Where a diagonal lies in a flattened matrix: the first element (from 1), its length, the step.
 local function diagonal_of(height, width, offset)

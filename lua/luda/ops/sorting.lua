@@ -1,4 +1,4 @@
---- What follows from sorting: the largest few, medians and quantiles, bins, distinct values. NaN is larger than all.
+--- What follows from sorting: the largest few, medians and quantiles, bins. NaN is larger than all.
 
 local args = require "luda.args"
 local errors = require "luda.error"
@@ -78,81 +78,97 @@ local function need_elements(op, size)
   end
 end
 
---- The lower of two middle elements and its position; where there are NaN, the first of them.
-local function median(x, dim, keepdim)
+--- The lower of two middle elements and its position; where there are NaN, the first of them, or of the others (skip).
+local function middle(x, dim, keepdim, skip)
   local ordered, positions = sort(x, { dim = dim })
   local size = methods.size(x, dim)
   local missing = methods.sum(methods.isnan(x), { dim = dim, keepdim = keepdim })
-  local at = where(methods.eq(missing, 0), math.floor((size + 1) / 2), methods.neg(missing) + (size + 1))
+  local at
+  if skip then
+    at = functions.clamp_min(functions.floor_divide(methods.neg(missing) + (size + 1), 2), 1)
+  else
+    at = where(methods.eq(missing, 0), math.floor((size + 1) / 2), methods.neg(missing) + (size + 1))
+  end
   local options = { dim = dim, keepdim = keepdim }
   return functions.take_along(ordered, at, options), functions.take_along(positions, at, options)
 end
 
-define("median", { "dim", "keepdim" }, function(t, dim, keepdim)
-  keepdim = flag("median", "keepdim", keepdim)
-  if dim == nil then
-    need_elements("median", t.numel)
-    return (median(methods.reshape(t, { -1 }), 1, false))
-  end
-  local x = arguments.at_least_1d(t)
-  dim = arguments.dim("median", t, dim)
-  need_elements("median", methods.size(x, dim))
-  local value, position = median(x, dim, keepdim and t.ndim > 0)
-  return value, position
-end)
+for name, skip in pairs { median = false, nanmedian = true } do
+  define(name, { "dim", "keepdim" }, function(t, dim, keepdim)
+    keepdim = flag(name, "keepdim", keepdim)
+    if dim == nil then
+      need_elements(name, t.numel)
+      return (middle(methods.reshape(t, { -1 }), 1, false, skip))
+    end
+    local x = arguments.at_least_1d(t)
+    dim = arguments.dim(name, t, dim)
+    need_elements(name, methods.size(x, dim))
+    return middle(x, dim, keepdim and t.ndim > 0, skip)
+  end)
+end
 
+--- The place between two neighbours that a quantile falls on, from 0, as where to read and how to mix.
 local interpolations = {
-  linear = function(low, high, part)
-    return part < 0.5 and low + (high - low) * part or high - (high - low) * (1 - part)
+  linear = function(place)
+    return functions.floor(place), functions.ceil(place), place - functions.floor(place)
   end,
-  lower = function(low) return low end,
-  higher = function(_, high) return high end,
-  midpoint = function(low, high) return (low + high) / 2 end,
-  nearest = function(low, high, part, position)
-    return (part > 0.5 or (part == 0.5 and position % 2 == 1)) and high or low -- halves to the even position
+  lower = function(place) return functions.floor(place) end,
+  higher = function(place) return functions.ceil(place) end,
+  nearest = function(place) return functions.round(place) end,
+  midpoint = function(place)
+    return functions.floor(place), functions.ceil(place), 0.5
   end,
 }
 
---- One quantile of sorted lines.
-local function quantile_of(ordered, q, between)
-  local size = methods.size(ordered, -1)
+--- One quantile of sorted lines, of which `last` elements (less one) count.
+local function quantile_of(op, ordered, q, last, between)
+  q = args.number(op, "q", q)
   if not (q >= 0 and q <= 1) then
-    errors.raise("invalid", "quantile: q is %s; it must lie in 0 .. 1", tostring(q))
+    errors.raise("invalid", "%s: q is %s; it must lie in 0 .. 1", op, tostring(q))
   end
-  local position = q * (size - 1)
-  local below = math.floor(position)
-  local low = methods.select(ordered, -1, below + 1)
-  if position == below then
-    return low
+  local low, high, part = between(last * q)
+  local function read(place)
+    return functions.take_along(ordered, methods.to(place, "i64") + 1, { dim = -1 })
   end
-  return between(low, methods.select(ordered, -1, below + 2), position - below, below)
+  local below = read(low)
+  if not high then
+    return below
+  end
+  local mixed = functions.lerp(below, read(high), is_tensor(part) and methods.to(part, ordered.dtype) or part)
+  return where(methods.eq(low, high), below, mixed)
 end
 
-define("quantile", { "q", "dim", "keepdim", "interpolation" }, function(t, q, dim, keepdim, interpolation)
-  local between = interpolations[interpolation or "linear"]
-  if not between then
-    errors.raise("invalid", "quantile: interpolation is one of higher, linear, lower, midpoint, nearest, not %s",
-      args.describe(interpolation))
-  end
-  local wide, options, count = arguments.floating("quantile", t), arguments.over("quantile", t, dim, keepdim)
-  need_elements("quantile", count)
-  local joined, shape = arguments.join(wide, options, count)
-  local missing = methods.ne(methods.sum(methods.isnan(joined), -1), 0)
-  local ordered = sort(joined, { dim = -1 })
-  local function one(number)
-    local result = quantile_of(ordered, args.number("quantile", "q", number), between)
-    return arguments.rounded(methods.reshape(where(missing, 0 / 0, result), shape), t)
-  end
-  q = is_tensor(q) and methods.totable(q) or q
-  if type(q) ~= "table" then
-    return one(q)
-  end
-  local results = {}
-  for i, number in ipairs(q) do
-    results[i] = one(number)
-  end
-  return functions.stack(results, 1)
-end)
+for name, skip in pairs { quantile = false, nanquantile = true } do
+  define(name, { "q", "dim", "keepdim", "interpolation" }, function(t, q, dim, keepdim, interpolation)
+    local between = interpolations[interpolation or "linear"]
+    if not between then
+      errors.raise("invalid", "%s: interpolation is one of higher, linear, lower, midpoint, nearest, not %s", name,
+        args.describe(interpolation))
+    end
+    local wide, options, count = arguments.floating(name, t), arguments.over(name, t, dim, keepdim)
+    need_elements(name, count)
+    local joined, shape = arguments.join(wide, options, count)
+    local missing = methods.sum(methods.isnan(joined), -1)
+    local present = skip and functions.clamp_min(methods.neg(missing) + count, 1) or methods.eq(missing, missing) * count
+    local last, ordered = methods.to(present - 1, "f64"), sort(joined, { dim = -1 })
+    local function one(number)
+      local result = quantile_of(name, ordered, number, last, between)
+      if not skip then
+        result = where(methods.eq(missing, 0), result, 0 / 0)
+      end
+      return arguments.rounded(methods.reshape(result, shape), t)
+    end
+    q = is_tensor(q) and methods.totable(q) or q
+    if type(q) ~= "table" then
+      return one(q)
+    end
+    local results = {}
+    for i, number in ipairs(q) do
+      results[i] = one(number)
+    end
+    return functions.stack(results, 1)
+  end)
+end
 
 -- Bins.
 
@@ -210,31 +226,4 @@ define("histc", { "bins", "min", "max" }, function(t, bins, low, high)
   local places = methods.to((methods.to(x, "f64") - low) * bins / (high - low), "i64")
   local counts = methods.bincount(functions.minimum(places, bins - 1), { minlength = bins, base = 0 })
   return methods.to(counts, t.dtype)
-end)
-
--- Distinct values.
-
---- The distinct values in ascending order; then, where asked, for each element the position of its value, and the counts.
-define("unique", { "sorted", "return_inverse", "return_counts", "dim" }, function(t, _, inverse, counts, dim)
-  if dim ~= nil then
-    errors.raise("unsupported", "unique: only of all elements, not along a dimension")
-  end
-  inverse, counts = flag("unique", "return_inverse", inverse), flag("unique", "return_counts", counts)
-  local size = t.numel
-  local ordered, positions = sort(methods.reshape(methods.detach(t), { size }), { dim = 1 })
-  local new = methods.eq(positions, positions)
-  if size > 1 then
-    local differs = methods.ne(methods.narrow(ordered, 1, 2, size - 1), methods.narrow(ordered, 1, 1, size - 1))
-    new = functions.cat({ methods.narrow(new, 1, 1, 1), differs }, 1)
-  end
-  local starts = methods.reshape(methods.nonzero(new), { -1 })
-  local results = { methods.index_select(ordered, 1, starts) }
-  local group = (inverse or counts) and methods.cumsum(methods.to(new, "i64"), 1)
-  if inverse then
-    results[#results + 1] = methods.reshape(functions.scatter(positions, 1, positions, group), t.shape)
-  end
-  if counts then
-    results[#results + 1] = methods.bincount(group)
-  end
-  return unpack(results)
 end)
