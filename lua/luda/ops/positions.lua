@@ -230,7 +230,7 @@ local function triangle(name, compare)
       return functions.arange { shape = { size }, dtype = "i64", device = t.device, low = 0, high = 1 }
     end
     local distance = count(methods.size(t, -1)) - methods.unsqueeze(count(methods.size(t, -2)), 2)
-    return where(compare(distance, diagonal), t, t.dtype == "bool" and false or 0)
+    return where(compare(distance, diagonal), t, t.dtype ~= "bool" and 0)
   end)
   in_place(name)
 end

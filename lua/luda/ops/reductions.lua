@@ -161,8 +161,7 @@ define("prod", { "dim", "keepdim" }, function(t, dim, keepdim)
   local options, count = over("prod", t, dim, keepdim)
   local joined, shape = arguments.join(arguments.widened(t), options, count)
   if count == 0 then
-    local one = tensors.scalar("prod", 1, joined)
-    return methods.clone(methods.expand(one, shape))
+    return methods.reshape(methods.sum(joined, -1) + 1, shape) -- the sum is 0, and keeps the graph
   end
   local running = running_product(joined, joined.ndim)
   return methods.reshape(methods.select(running, -1, count), shape)
