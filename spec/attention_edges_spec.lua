@@ -252,3 +252,45 @@ describe("heads that share keys and values", function()
     assert.raises("invalid", "enable_gqa is true or false, not 1", attend, q, q, q, { enable_gqa = 1 })
   end)
 end)
+
+describe("a layer with fewer heads of keys and values", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("equals a full one whose keys and values are repeated, and its gradients are sums over them", function()
+    luda.manual_seed(21)
+    local width, heads, few, size = 12, 4, 2, 3
+    for _, is_causal in ipairs { true, false } do
+      local shared = luda.nn.MultiheadAttention(width, heads, { causal = is_causal, kv_heads = few }):to_dtype("f64")
+      local full = luda.nn.MultiheadAttention(width, heads, { causal = is_causal }):to_dtype("f64")
+      assert.same({ width, width + 2 * few * size }, shared.qkv.weight.shape)
+      local function repeated(t, dim) -- [.., q, k, v] with each head of k and v twice
+        local k, v = t:narrow(dim, 13, 6), t:narrow(dim, 19, 6)
+        local function twice(part)
+          local a, b = part:narrow(dim, 1, size), part:narrow(dim, size + 1, size)
+          return luda.cat({ a, a, b, b }, dim)
+        end
+        return luda.cat({ t:narrow(dim, 1, width), twice(k), twice(v) }, dim)
+      end
+      full:load_state {
+        ["qkv.weight"] = repeated(shared.qkv.weight:detach(), 2), ["qkv.bias"] = repeated(shared.qkv.bias:detach(), 1),
+        ["projection.weight"] = shared.projection.weight:detach(), ["projection.bias"] = shared.projection.bias:detach(),
+      }
+      local x, g = luda.randn(2, 5, width, { dtype = "f64" }), luda.randn(2, 5, width, { dtype = "f64" })
+      for _, inputs in ipairs { { x }, is_causal and { x } or { x, luda.randn(2, 7, width, { dtype = "f64" }) } } do
+        local y = shared(unpack(inputs))
+        assert.tensor_near(full(unpack(inputs)), y, 1e-10, 1e-12)
+        local weight = y:backward { gradient = g }[shared.qkv.weight]
+        local wide = full(unpack(inputs)):backward { gradient = g }[full.qkv.weight]
+        assert.tensor_near(wide:narrow(2, 1, width), weight:narrow(2, 1, width), 1e-10, 1e-12)
+        assert.tensor_near(wide:narrow(2, 13, size) + wide:narrow(2, 16, size), weight:narrow(2, 13, size), 1e-10, 1e-12)
+        assert.tensor_near(wide:narrow(2, 31, size) + wide:narrow(2, 34, size), weight:narrow(2, 22, size), 1e-10, 1e-12)
+      end
+    end
+    assert.raises("invalid", "4 heads cannot share 3 heads", luda.nn.MultiheadAttention, 12, 4, { kv_heads = 3 })
+    local gpt = luda.nn.GPT { vocab = 5, context = 4, layers = 1, heads = 4, width = 8, kv_heads = 1 }
+    assert.same({ 8, 12 }, gpt.blocks[1].attention.qkv.weight.shape)
+    local loss = gpt(luda.tensor { { 1LL, 2LL, 3LL } }, luda.tensor { { 2LL, 3LL, 4LL } })
+    assert.is_truthy(loss:backward()[gpt.blocks[1].attention.qkv.weight])
+  end)
+end)
