@@ -180,6 +180,20 @@ describe("repeated positions", function()
   end)
 end)
 
+describe("compositions", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("keep the graph where there is nothing to compute, and where values are picked", function()
+    local empty = luda.zeros(2, 0):requires_grad_()
+    assert.is_true(empty:prod().requires_grad and empty:prod(2).requires_grad)
+    assert.same({ 2, 0 }, empty:prod(2):sum():backward()[empty].shape)
+    local x = leaf { 3, 1, 3, 2, 1 }
+    assert.same({ 1, 2, 3 }, x:unique():totable())
+    assert.same({ -5, 10, 0, 7, 0 }, x:unique():backward({ gradient = luda.tensor { 10, 7, -5 } })[x]:totable())
+  end)
+end)
+
 describe("views of saved tensors", function()
   before_each(helper.before)
   after_each(helper.after)

@@ -215,13 +215,14 @@ end)
 -- Distinct values.
 
 --- The distinct values in ascending order; then, where asked, for each element the position of its value, and the counts.
+-- The gradient of a value goes to its first occurrence.
 define("unique", { "sorted", "return_inverse", "return_counts", "dim" }, function(t, _, inverse, counts, dim)
   if dim ~= nil then
     errors.raise("unsupported", "unique: only of all elements, not along a dimension")
   end
   inverse, counts = flag("unique", "return_inverse", inverse), flag("unique", "return_counts", counts)
   local size = t.numel
-  local ordered, positions = sort(methods.reshape(methods.detach(t), { size }), { dim = 1 })
+  local ordered, positions = sort(methods.reshape(t, { size }), { dim = 1 })
   local new = methods.eq(positions, positions)
   if size > 1 then
     local differs = methods.ne(methods.narrow(ordered, 1, 2, size - 1), methods.narrow(ordered, 1, 1, size - 1))
