@@ -54,3 +54,55 @@ describe("cross entropy", function()
     assert.same({ { 0, 0, 0 }, { 0, 0, 0 } }, luda.autograd.grad(g:sum(), { x })[1]:totable())
   end)
 end)
+
+-- The square makes the gradient from above depend on the output, so that both reach the rule.
+describe("the square of", function()
+  before_each(function()
+    helper.before()
+    luda.manual_seed(12)
+  end)
+  after_each(helper.after)
+
+  for _, activation in ipairs { "none", "relu", "gelu_tanh" } do
+    it("linear with " .. activation .. ", with and without a bias", function()
+      local options = { activation = activation }
+      check(function(x, w, b) return luda.linear(x, w, b, options):square() end, random(2, 3), random(3, 4), random(4))
+      check(function(x, w) return luda.linear(x, w, options):square() end, random(3), random(3, 2))
+    end)
+  end
+
+  it("normalised rows, with and without weight and bias", function()
+    check(function(x, w, b) return luda.layer_norm(x, w, b):square() end, random(2, 5), random(5), random(5))
+    check(function(x, w) return luda.layer_norm(x, w):square() end, random(2, 5), random(5))
+    check(function(x) return luda.layer_norm(x):square() end, random(2, 5))
+    check(function(x, w) return luda.rms_norm(x, w):square() end, random(2, 5), random(5))
+    check(function(x) return luda.rms_norm(x):square() end, random(2, 5))
+  end)
+
+  it("activations and gates", function()
+    for _, name in ipairs { "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "softplus" } do
+      check(function(x) return luda[name](x):square() end, random(2, 3))
+    end
+    check(function(x, y) return luda.silu_mul(x, y):square() end, random(2, 3), random(2, 3))
+    check(function(x, y) return luda.silu_mul(x, y):square() end, random(2, 3), random(3))
+    check(function(x) return luda.swiglu(x):square() end, random(2, 4))
+  end)
+
+  it("softmax and attention", function()
+    for dim = 1, 2 do
+      check(function(x) return x:softmax(dim):square() end, random(2, 3))
+      check(function(x) return x:log_softmax(dim):square() end, random(2, 3))
+    end
+    for _, is_causal in ipairs { false, true } do
+      check(function(q, k, v)
+        return luda.scaled_dot_product_attention(q, k, v, { is_causal = is_causal }):square()
+      end, random(1, 3, 2), random(1, 4, 2), random(1, 4, 2))
+    end
+  end)
+
+  it("convolutions, with strides, padding, groups and a bias", function()
+    local options = { stride = 2, padding = 1, groups = 2 }
+    check(function(x, w, b) return luda.conv2d(x, w, b, options):square() end, random(1, 2, 4, 3), random(2, 1, 2, 2), random(2))
+    check(function(x, w) return luda.conv2d(x, w):square() end, random(1, 1, 3, 3), random(2, 1, 2, 2))
+  end)
+end)

@@ -98,6 +98,7 @@ local function shift_of(x, options)
   return where(methods.lt(methods.abs(top), math.huge), top, 0)
 end
 
+--- Logarithm of the sum of exponentials without overflow; of elements that are all -inf the gradient is NaN.
 define("logsumexp", { "dim", "keepdim" }, function(t, dim, keepdim)
   local wide, options = floating("logsumexp", t), over("logsumexp", t, dim, keepdim)
   if t.numel == 0 then
