@@ -244,6 +244,11 @@ describe("64-bit integers", function()
       assert.raises("invalid", "whole number", luda.ones(6).reshape, luda.ones(6), { 2, bad })
       assert.raises("invalid", "whole number", luda.ones(6).narrow, luda.ones(6), 1, 1, bad)
     end
+    for _, call in ipairs { { nan }, { 0, nan }, { nan, 3 }, { 0, 3, nan } } do
+      assert.raises("invalid", "a bound is not a number", luda.arange, unpack(call))
+    end
+    assert.raises("invalid", "the step is 0", luda.arange, 0, 3, 0)
+    assert.raises("invalid", "whole number, not inf", luda.arange, math.huge)
     assert.raises("shape", "size 1 is %-1", luda.zeros, -1)
     assert.raises("invalid", "", function() return luda.ones(3)[1.5] end)
     assert.raises("invalid", "", function() return luda.ones(3)[nan] end)

@@ -3,6 +3,7 @@
 local luda = require "luda"
 local folder = require "luda.folder"
 local helper = require "spec.helper"
+local json = require "luda.json"
 
 local dir
 
@@ -61,5 +62,44 @@ describe("a file", function()
       assert.same({}, torn)
     end
     assert.same({ "both" }, folder.list(dir))
+  end)
+
+  it("of a newer format is refused, and leaves what is live alone", function()
+    local layer = luda.nn.Linear(2, 1)
+    local path = luda.record.save(dir .. "/new", { model = layer })
+    local tensors, metadata = luda.load(path)
+    local header = json.decode(metadata["luda.record"])
+    header.format = header.format + 1
+    metadata["luda.record"] = json.encode(header)
+    luda.save(path, tensors, metadata)
+    local before = layer.weight:totable()
+    luda.no_grad(function() layer.bias:fill_(5) end)
+    local ok, err = pcall(function() luda.record.load(path):restore { model = layer } end)
+    assert.is_false(ok)
+    assert.matches("format", tostring(err))
+    assert.same({ before, { 5 } }, { layer.weight:totable(), layer.bias:totable() })
+  end)
+
+  it("whose lengths lie is damaged, whoever wrote it", function()
+    local function write(shape, first, last, bytes)
+      local header = ('{"x":{"dtype":"F32","shape":[%s],"data_offsets":[%s,%s]}}'):format(shape, first, last)
+      local file = assert(io.open(dir .. "/foreign", "wb"))
+      local size = #header
+      file:write(string.char(size % 256, math.floor(size / 256), 0, 0, 0, 0, 0, 0), header, ("\0"):rep(bytes))
+      file:close()
+      return pcall(luda.load, dir .. "/foreign")
+    end
+    local ok, tensors = write("2", 0, 8, 8)
+    assert.is_true(ok)
+    assert.same({ 0, 0 }, tensors.x:totable())
+    for _, row in ipairs {
+      { "0", 0, 8, 8 }, { "2147483648", 0, 8, 8 }, { "9223372036854775808", 0, 8, 8 }, { "-1", 0, 8, 8 }, { "2", 8, 0, 8 },
+      { "2", 0, 8, 7 }, { "2", 0, 8, 9 }, { "2", 0, 12, 8 }, { "3", 0, 8, 8 }, { "2", "1e99", 8, 8 },
+      { "2,4611686018427387904", 0, 8, 8 },
+    } do
+      local fine, err = write(unpack(row))
+      assert.is_false(fine, table.concat(row, " "))
+      assert.equal("corrupt", err.code)
+    end
   end)
 end)

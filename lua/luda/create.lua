@@ -206,6 +206,8 @@ function M.arange(...)
   step = args.number("arange", "step", step)
   if step == 0 then
     errors.raise("invalid", "arange: the step is 0")
+  elseif low ~= low or high ~= high or step ~= step then
+    errors.raise("invalid", "arange: from %g to %g by %g; a bound is not a number", low, high, step)
   end
   local count = math.max(math.ceil((high - low) / step), 0)
   if count > 0 then
