@@ -84,7 +84,7 @@ KINDS.rules = {
   end,
   build = "ninja -C %s libluda.so libluda_host.so",
   killer = function()
-    return specs { "ops_spec", "autograd_spec", "ties_spec", "attention_spec" }
+    return specs { "ops_spec", "autograd_spec", "ties_spec", "attention_spec", "second_order_spec" }
   end,
 }
 

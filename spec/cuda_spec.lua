@@ -127,6 +127,31 @@ describe("cuda", function()
     assert.equal(1, x:to("cpu"):det():item())
   end)
 
+  it("says so too where the result moves to the CPU, of divisions by zero as well", function()
+    local y = luda.floor_divide(luda.tensor({ 7 }, { dtype = "i32" }):to("cuda"), luda.zeros(1, { dtype = "i32" }):to("cuda"))
+    assert.raises("invalid", "floor_divide: division of integers by zero", y.to, y, "cpu")
+    local z = luda.arange(4):to("cuda")[luda.tensor({ 9LL }):to("cuda")]
+    assert.raises("index", "position 9 is outside 1 %.%. 4", z.to, z, "cpu")
+    assert.same({ 0, 1 }, luda.arange(2):to("cuda"):to("cpu"):totable())
+  end)
+
+  it("attends as the CPU does where queries see no key or heads share keys", function()
+    for _, above in ipairs { 7, math.huge } do
+      local q, k = luda.ones(3, 1):to("cuda"):detach():requires_grad_(), luda.ones(2, 1):to("cuda"):detach():requires_grad_()
+      local v = luda.tensor({ { 1 }, { 3 } }):to("cuda"):detach():requires_grad_()
+      local out = luda.scaled_dot_product_attention(q, k, v, { is_causal = true, scale = 1 })
+      local grads = out:backward { gradient = luda.tensor({ { above }, { 10 }, { 1 } }):to("cuda") }
+      assert.same({ { 10.5 }, { 0.5 } }, grads[v]:totable())
+      assert.same({ { -0.5 }, { 0.5 } }, grads[k]:totable())
+    end
+    local q, k, v = luda.randn(1, 4, 3, 5), luda.randn(1, 2, 3, 5), luda.randn(1, 2, 3, 6)
+    for _, is_causal in ipairs { true, false } do
+      local options = { enable_gqa = true, is_causal = is_causal }
+      local there = luda.scaled_dot_product_attention(q:to("cuda"), k:to("cuda"), v:to("cuda"), options)
+      assert.tensor_near(luda.scaled_dot_product_attention(q, k, v, options), there:to("cpu"), 1e-5, 1e-6)
+    end
+  end)
+
   it("renews the rounded copies that autocast reads", function()
     luda.scope(function()
       local w = luda.randn(33, 5):to("cuda"):requires_grad_()

@@ -225,13 +225,14 @@ __global__ void attend_slope_kv(attention w, layouts l, tensors<T> x, T *dk, T *
     int64_t batch = blockIdx.x / w.keys, key = blockIdx.x % w.keys, at[OPERANDS];
     int me = static_cast<int>(threadIdx.x);
     C *sum_v = sum + w.width;
+    int64_t start = w.causal && key + w.queries > w.keys ? key + w.queries - w.keys : 0; /* the first query that sees the key */
     l.lead.locate(batch, at);
     for (int64_t d = me; d < w.width + w.value_width; d += BLOCK)
         sum[d] = 0;
-    for (int64_t first = 0; first < w.queries; first += BLOCK) {
+    for (int64_t first = start; first < w.queries; first += BLOCK) {
         int64_t query = first + me;
         C weight = 0, slope = 0;
-        if (query < w.queries && key < visible(w, query))
+        if (query < w.queries)
             slope_of<T, C>(w, l, x, at, batch, query, key, dot_of<T, C>(w, l, x, at, query), &weight, &slope);
         slopes[me] = slope;
         weights[me] = weight;

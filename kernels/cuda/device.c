@@ -202,6 +202,39 @@ static void cuda_event_release(int index, void *event)
         cudaEventDestroy(event);
 }
 
+/* --- Faults --- */
+
+static luda_status describe(const luda_cuda_fault *f, char *message)
+{
+    const char *op = luda__cuda_op_name(f->op);
+    if (f->kind == FAULT_DIVISOR) {
+        snprintf(message, MESSAGE, "%s: division of integers by zero", op);
+        return LUDA_EINVAL;
+    }
+    if (f->limit == 0)
+        snprintf(message, MESSAGE, "%s: position %lld of an empty dimension (base %lld)", op, (long long)f->position,
+                 (long long)f->base);
+    else
+        snprintf(message, MESSAGE, "%s: position %lld is outside %lld .. %lld (base %lld)%s", op, (long long)f->position,
+                 (long long)f->base, (long long)(f->base + f->limit - 1), (long long)f->base,
+                 f->position == 0 && f->base == 1 ? "; are these 0-based positions? pass base = 0" : "");
+    return LUDA_EINDEX;
+}
+
+/* What a kernel has reported since the last look, once. */
+static luda_status take_fault(int index, char *message)
+{
+    luda_status status = LUDA_OK;
+    pthread_mutex_lock(&devices_lock);
+    luda_cuda_fault *fault = faults[index];
+    if (fault && fault->kind != FAULT_NONE) {
+        status = describe(fault, message);
+        memset(fault, 0, sizeof *fault);
+    }
+    pthread_mutex_unlock(&devices_lock);
+    return status;
+}
+
 /* --- Memory --- */
 
 static void *cuda_allocate(int index, size_t bytes)
@@ -263,7 +296,10 @@ static luda_status cuda_copy(luda_device to, void *target, luda_device from, con
     if (!s)
         return LUDA_ECUDA;
     LUDA_TRY(checked(cudaMemcpyAsync(target, source, bytes, kind, s->stream), "copy", message));
-    return to_device ? LUDA_OK : checked(cudaStreamSynchronize(s->stream), "copy", message);
+    if (to_device)
+        return LUDA_OK;
+    LUDA_TRY(checked(cudaStreamSynchronize(s->stream), "copy", message));
+    return take_fault(from.index, message);
 }
 
 static luda_status cuda_fill(int index, void *target, int byte, size_t bytes, char *message)
@@ -276,38 +312,12 @@ static luda_status cuda_fill(int index, void *target, int byte, size_t bytes, ch
 
 /* --- Synchronising --- */
 
-static luda_status describe(const luda_cuda_fault *f, char *message)
-{
-    const char *op = luda__cuda_op_name(f->op);
-    if (f->kind == FAULT_DIVISOR) {
-        snprintf(message, MESSAGE, "%s: division of integers by zero", op);
-        return LUDA_EINVAL;
-    }
-    if (f->limit == 0)
-        snprintf(message, MESSAGE, "%s: position %lld of an empty dimension (base %lld)", op, (long long)f->position,
-                 (long long)f->base);
-    else
-        snprintf(message, MESSAGE, "%s: position %lld is outside %lld .. %lld (base %lld)%s", op, (long long)f->position,
-                 (long long)f->base, (long long)(f->base + f->limit - 1), (long long)f->base,
-                 f->position == 0 && f->base == 1 ? "; are these 0-based positions? pass base = 0" : "");
-    return LUDA_EINDEX;
-}
-
 static luda_status cuda_synchronize(int index, char *message)
 {
     luda_status status = checked(cudaSetDevice(index), "synchronize", message);
     if (status == LUDA_OK)
         status = checked(cudaDeviceSynchronize(), "synchronize", message);
-    if (status != LUDA_OK)
-        return status;
-    pthread_mutex_lock(&devices_lock);
-    luda_cuda_fault *fault = faults[index];
-    if (fault && fault->kind != FAULT_NONE) {
-        status = describe(fault, message);
-        memset(fault, 0, sizeof *fault);
-    }
-    pthread_mutex_unlock(&devices_lock);
-    return status;
+    return status == LUDA_OK ? take_fault(index, message) : status;
 }
 
 /* --- The table --- */

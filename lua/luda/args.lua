@@ -65,6 +65,24 @@ function M.is_boxed(value)
   return type(value) == "cdata" and (ffi.istype(Integer, value) or ffi.istype(Unsigned, value))
 end
 
+local ranges = {
+  i64 = { -0x1p63, 0x1p63 - 1024 }, i32 = { -0x1p31, 0x1p31 - 1 }, i16 = { -32768, 32767 }, i8 = { -128, 127 }, u8 = { 0, 255 },
+}
+
+--- Raises unless an integer type, where `dtype` is one, can hold a number, a boxed integer included. Fractions are cut.
+---@param op string
+---@param value any
+---@param dtype string
+function M.fit(op, value, dtype)
+  local range, number = ranges[dtype], tonumber(value)
+  if not range or (dtype == "i64" and ffi.istype(Integer, value)) then
+    return
+  end
+  if not (number >= range[1] and number <= range[2]) then
+    errors.raise("invalid", "%s: %s does not fit %s", op, tostring(value), dtype)
+  end
+end
+
 --- A 64-bit integer as a number where that is exact, else as it is.
 function M.unbox(value)
   local number = tonumber(value)

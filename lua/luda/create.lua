@@ -44,6 +44,7 @@ end
 
 local function filled(op, value, shape, given)
   given = options(op, given)
+  args.fit(op, value, given.dtype)
   local t = ops.functions.full { shape = shape, dtype = given.dtype, device = given.device, low = value }
   return finish(t, given)
 end
@@ -63,7 +64,7 @@ function M.ones(...)
 end
 
 ---@param shape integer[]
----@param value number|boolean
+---@param value number|boolean|any a boxed integer makes i64, exactly
 ---@param given? luda.CreateOptions
 ---@return luda.Tensor
 function M.full(shape, value, given)
@@ -71,6 +72,11 @@ function M.full(shape, value, given)
     value, given = value and 1 or 0, args.options("full", given, {
       dtype = "bool", device = absent, requires_grad = absent,
     })
+  end
+  if args.is_boxed(value) then
+    given = options("full", given, "i64")
+    args.fit("full", value, given.dtype)
+    return finish(methods.fill_(M.empty(shape, { dtype = given.dtype, device = given.device }), value), given)
   end
   return filled("full", args.number("full", "the value", value), args.sizes("full", shape), given)
 end
@@ -121,12 +127,8 @@ local function plain_kind(value)
     args.describe(value))
 end
 
-local ranges = {
-  i64 = { -0x1p63, 0x1p63 }, i32 = { -0x1p31, 0x1p31 - 1 }, i16 = { -32768, 32767 }, i8 = { -128, 127 }, u8 = { 0, 255 },
-}
-
---- Writes a nested list into `values`; returns the kind of its elements.
-local function fill(values, nested, shape, range)
+--- Writes a nested list into `values`, for a tensor of `dtype`; returns the kind of its elements.
+local function fill(values, nested, shape, dtype)
   local position, kind = 0, nil
   local function walk(value, dim)
     if dim <= #shape then
@@ -146,8 +148,8 @@ local function fill(values, nested, shape, range)
     kind = this
     if this == "bool" then
       value = value and 1 or 0
-    elseif range and this == "f32" and not (value >= range[1] and value <= range[2]) then
-      errors.raise("invalid", "tensor: %s does not fit the element type", tostring(value))
+    else
+      args.fit("tensor", value, dtype)
     end
     values[position] = value
     position = position + 1
@@ -180,7 +182,7 @@ function M.tensor(nested, given)
   end
   local whole = kind == "i64"
   local values = ffi.new(whole and "int64_t[?]" or "double[?]", math.max(count, 1))
-  fill(values, nested, shape, ranges[given.dtype])
+  fill(values, nested, shape, given.dtype)
   local t = M.empty(shape, { dtype = given.dtype })
   lib.check(C.luda_tensor_write(memory.pointer(t), whole and C.LUDA_I64 or C.LUDA_F64, values, count))
   if given.device ~= "cpu" then
@@ -200,13 +202,18 @@ function M.arange(...)
   if high == nil then
     low, high = 0, low
   end
-  for name, value in pairs { low = low or false, high = high or false, step = step } do
-    args.number("arange", name, value)
-  end
+  low, high = args.number("arange", "low", low), args.number("arange", "high", high)
+  step = args.number("arange", "step", step)
   if step == 0 then
     errors.raise("invalid", "arange: the step is 0")
+  elseif low ~= low or high ~= high or step ~= step then
+    errors.raise("invalid", "arange: from %g to %g by %g; a bound is not a number", low, high, step)
   end
   local count = math.max(math.ceil((high - low) / step), 0)
+  if count > 0 then
+    args.fit("arange", low, given.dtype)
+    args.fit("arange", low + (count - 1) * step, given.dtype)
+  end
   return finish(ops.functions.arange {
     shape = { count }, dtype = given.dtype, device = given.device, low = low, high = step,
   }, given)
@@ -222,6 +229,8 @@ function M.linspace(first, last, count, given)
   given = options("linspace", given)
   count = args.integer("linspace", "the count", count)
   local step = count > 1 and (args.number("linspace", "last", last) - first) / (count - 1) or 0
+  args.fit("linspace", first, given.dtype)
+  args.fit("linspace", last, given.dtype)
   return finish(ops.functions.arange {
     shape = args.sizes("linspace", { count }), dtype = given.dtype, device = given.device,
     low = args.number("linspace", "first", first), high = step,

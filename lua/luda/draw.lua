@@ -43,6 +43,8 @@ return function(options, shape_and_options)
   ---@return luda.Tensor
   function M.randint(low, high, shape, given)
     given = options("randint", given, "i64", { generator = absent })
+    args.fit("randint", args.number("randint", "low", low), given.dtype)
+    args.fit("randint", args.number("randint", "high", high) - 1, given.dtype)
     return random("randint", args.sizes("randint", shape), given, { low = low, high = high })
   end
 

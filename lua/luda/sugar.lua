@@ -234,7 +234,7 @@ define("fill_", function(t, value)
 end)
 
 define("zero_", function(t)
-  return M.assign("zero_", t, t.dtype == "bool" and false or 0)
+  return M.assign("zero_", t, t.dtype ~= "bool" and 0)
 end)
 
 define("copy_", function(t, source)

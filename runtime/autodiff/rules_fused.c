@@ -196,12 +196,18 @@ RULE(attention)
         set_all(w, LUDA_OP_scaled_dot_product_attention_backward, in, 6, w->attrs, 3);
 }
 
-/* 1 where query t may see key s (s <= t + S - T), else 0: [T, S]. */
-static T causal_mask(luda_rule *w, T like, int64_t queries, int64_t keys)
+/* -inf where query t may not see key s (s > t + S - T). Queries that see none get equal scores, and *g zero there. */
+static T causal_scores(luda_rule *w, T scores, int64_t queries, int64_t keys, T *g)
 {
-    T t = luda__rule_unsqueeze(w, luda__rule_arange(w, like, LUDA_I64, queries), 1);
-    T s = luda__rule_arange(w, like, LUDA_I64, keys);
-    return luda__rule2(w, LUDA_OP_le, s, luda__rule_number(w, LUDA_OP_add, t, (double)(keys - queries)));
+    T t = luda__rule_unsqueeze(w, luda__rule_arange(w, scores, LUDA_I64, queries), 1);
+    T s = luda__rule_arange(w, scores, LUDA_I64, keys);
+    T last = luda__rule_number(w, LUDA_OP_add, t, (double)(keys - queries));
+    scores = where(luda__rule2(w, LUDA_OP_le, s, last), scores, number_like(scores, -INFINITY));
+    if (queries <= keys)
+        return scores;
+    T some = luda__rule_number(w, LUDA_OP_ge, last, 0);
+    *g = where(some, *g, number_like(*g, 0));
+    return where(some, scores, number_like(scores, 0));
 }
 
 RULE(attention_composed)
@@ -214,7 +220,7 @@ RULE(attention_composed)
     double factor = a->scale != 0 ? a->scale : 1 / sqrt((double)q->shape[q->ndim - 1]);
     T scores = scale(matmul(q, transposed(k)), factor);
     if (scores && a->is_causal)
-        scores = where(causal_mask(w, q, q->shape[q->ndim - 2], k->shape[k->ndim - 2]), scores, number_like(scores, -INFINITY));
+        scores = causal_scores(w, scores, q->shape[q->ndim - 2], k->shape[k->ndim - 2], &g);
     T p = scores ? luda__rule_apply(w, LUDA_OP_softmax, &scores, 1, &rows, NULL) : NULL;
     if (!p)
         return;

@@ -48,10 +48,12 @@ luda_status luda__copy(const luda_tensor *source, luda_tensor *target)
 {
     luda_device to = target->storage->device;
     luda_tensor *packed = NULL, *arrived = NULL;
-    if (luda__same_device(source->storage->device, to))
+    if (luda__same_device(source->storage->device, to) && source->storage != target->storage)
         return copy_here(source, target);
     luda_status status = luda__move(source, (luda_dtype)target->dtype, source->storage->device, &packed);
-    if (status == LUDA_OK && target->contiguous) {
+    if (status == LUDA_OK && source->storage == target->storage) { /* views of one memory may overlap */
+        status = copy_here(packed, target);
+    } else if (status == LUDA_OK && target->contiguous) {
         status = copy_across(packed, target);
     } else if (status == LUDA_OK) {
         status = luda_tensor_new((luda_dtype)target->dtype, to, target->ndim, target->shape, &arrived);

@@ -142,27 +142,23 @@ function Gradients:norm()
   return out[0]
 end
 
---- Scales all gradients so that their common norm is at most `limit`; returns the norm before.
+--- Scales all gradients so that their common norm is at most `limit`; returns the norm before. One that is not finite is
+-- returned too, and the gradients stay as they are: no factor makes them right.
 ---@param limit number
 ---@return number
 function Gradients:clip_norm_(limit)
-  local norm = self:norm()
-  if norm > args.number("clip_norm_", "the limit", limit) then
-    for id, gradient in self:pairs() do
-      self:register(id, gradient * (limit / norm))
-    end
-  end
-  return norm
+  local norm = ffi.new("double[1]")
+  C.luda_context_use(lib.context)
+  lib.check(C.luda_gradients_clip_norm(container(self), args.number("clip_norm_", "the limit", limit), norm))
+  return norm[0]
 end
 
 --- Limits every element to -limit … limit.
 ---@param limit number
 ---@return luda.Gradients self
 function Gradients:clip_value_(limit)
-  args.number("clip_value_", "the limit", limit)
-  for id, gradient in self:pairs() do
-    self:register(id, methods.minimum(methods.maximum(gradient, -limit), limit))
-  end
+  C.luda_context_use(lib.context)
+  lib.check(C.luda_gradients_clip_value(container(self), args.number("clip_value_", "the limit", limit)))
   return self
 end
 

@@ -12,7 +12,8 @@ local methods, functions = tensors.methods, ops.functions
 
 local M = {}
 
---- softmax(q k^T / sqrt(width / heads)) v in each head. One projection gives q, k and v, one joins the heads.
+--- softmax(q k^T / sqrt(width / heads)) v in each head. One projection gives q, k and v, one joins the heads. With fewer
+-- `kv_heads` than heads, consecutive heads share keys and values.
 ---@class luda.nn.MultiheadAttention: luda.nn.Module
 ---@overload fun(width: integer, heads: integer, options: table?): luda.nn.MultiheadAttention
 local MultiheadAttention = modules.module("MultiheadAttention")
@@ -20,31 +21,52 @@ M.MultiheadAttention = MultiheadAttention
 
 function MultiheadAttention:init(width, heads, given)
   local options = args.options("MultiheadAttention", given, {
-    causal = false, dropout = 0, bias = true, generator = args.absent,
+    causal = false, dropout = 0, bias = true, generator = args.absent, kv_heads = heads,
   })
   layers.positive("MultiheadAttention", "the width", width)
   if width % layers.positive("MultiheadAttention", "the number of heads", heads) ~= 0 then
     errors.raise("invalid", "MultiheadAttention: a width of %d cannot be split among %d heads", width, heads)
   end
-  self.width, self.heads = width, heads
-  self.evaluation = { is_causal = options.causal }
-  self.practice = { is_causal = options.causal, dropout_p = options.dropout, generator = options.generator }
-  self.qkv = layers.Linear(width, 3 * width, { bias = options.bias })
+  local few = options.kv_heads
+  if heads % layers.positive("MultiheadAttention", "kv_heads", few) ~= 0 then
+    errors.raise("invalid", "MultiheadAttention: %d heads cannot share %d heads of keys and values", heads, few)
+  end
+  self.width, self.heads, self.kv_heads = width, heads, few
+  local shared = few ~= heads or nil
+  self.evaluation = { is_causal = options.causal, enable_gqa = shared }
+  self.practice = {
+    is_causal = options.causal, dropout_p = options.dropout, generator = options.generator, enable_gqa = shared,
+  }
+  self.qkv = layers.Linear(width, width + 2 * few * (width / heads), { bias = options.bias })
   self.projection = layers.Linear(width, width, { bias = options.bias })
 end
 
---- [B, T, width] as [B, heads, T, width / heads].
+--- [B, T, n heads' width] as [B, n, T, width of a head].
 local function split_heads(self, x)
-  local shape = x.shape
-  return methods.transpose(methods.reshape(x, { shape[1], shape[2], self.heads, self.width / self.heads }), 2, 3)
+  local shape, size = x.shape, self.width / self.heads
+  return methods.transpose(methods.reshape(x, { shape[1], shape[2], shape[3] / size, size }), 2, 3)
 end
 
---- The part of the common projection that makes q (1), k (2) or v (3).
+--- Where q (1), k (2) or v (3) begins in the common projection, and its width.
+local function place(self, part)
+  if part == 1 then
+    return 1, self.width
+  end
+  local size = self.kv_heads * (self.width / self.heads)
+  return self.width + (part - 2) * size + 1, size
+end
+
+--- The part of the common projection that makes q, k or v.
 local function project(self, x, part)
-  local first = (part - 1) * self.width + 1
+  local first, size = place(self, part)
   local bias = self.qkv.bias
-  return split_heads(self, functions.linear(x, methods.narrow(self.qkv.weight, 2, first, self.width),
-    bias and methods.narrow(bias, 1, first, self.width)))
+  return split_heads(self, functions.linear(x, methods.narrow(self.qkv.weight, 2, first, size),
+    bias and methods.narrow(bias, 1, first, size)))
+end
+
+--- A part of what the common projection made.
+local function part_of(self, joined, part)
+  return split_heads(self, methods.narrow(joined, 3, place(self, part)))
 end
 
 --- x attends to itself; or x to other keys and values. All are [B, T, width].
@@ -61,6 +83,9 @@ function MultiheadAttention:forward(x, keys, values)
   local q, k, v
   if keys then
     q, k, v = project(self, x, 1), project(self, keys, 2), project(self, values or keys, 3)
+  elseif self.kv_heads ~= self.heads then
+    local joined = self.qkv(x)
+    q, k, v = part_of(self, joined, 1), part_of(self, joined, 2), part_of(self, joined, 3)
   else
     local joined = methods.view(self.qkv(x), { shape[1], shape[2], 3, self.heads, self.width / self.heads })
     joined = methods.permute(joined, { 3, 1, 4, 2, 5 })
@@ -78,13 +103,14 @@ M.TransformerBlock = TransformerBlock
 
 function TransformerBlock:init(width, heads, given)
   local options = args.options("TransformerBlock", given, {
-    causal = true, dropout = 0, bias = true, norm = "layer", mlp = 4, generator = args.absent,
+    causal = true, dropout = 0, bias = true, norm = "layer", mlp = 4, generator = args.absent, kv_heads = heads,
   })
   local bias, noise = { bias = options.bias }, { generator = options.generator }
   local inner = args.integer("TransformerBlock", "mlp times the width", width * options.mlp)
   self.norm1 = layers.norm("TransformerBlock", options.norm, width, options.bias)
   self.attention = MultiheadAttention(width, heads, {
     causal = options.causal, dropout = options.dropout, bias = options.bias, generator = options.generator,
+    kv_heads = options.kv_heads,
   })
   self.norm2 = layers.norm("TransformerBlock", options.norm, width, options.bias)
   self.up = layers.Linear(width, inner, { bias = options.bias, activation = "gelu_tanh" })

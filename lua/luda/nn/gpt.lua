@@ -41,7 +41,7 @@ function GPT:init(given)
   local absent = args.absent
   local options = args.options("GPT", given, {
     vocab = absent, context = absent, layers = absent, heads = absent, width = absent,
-    dropout = 0, bias = true, tied = true, norm = "layer", mlp = 4, base = 1,
+    dropout = 0, bias = true, tied = true, norm = "layer", mlp = 4, base = 1, kv_heads = absent,
     checkpoint = false,
   })
   for _, name in ipairs { "vocab", "context", "layers", "heads", "width" } do
@@ -54,7 +54,7 @@ function GPT:init(given)
   local blocks = {}
   for i = 1, options.layers do
     blocks[i] = attention.TransformerBlock(options.width, options.heads, {
-      dropout = options.dropout, bias = options.bias, norm = options.norm, mlp = options.mlp,
+      dropout = options.dropout, bias = options.bias, norm = options.norm, mlp = options.mlp, kv_heads = options.kv_heads,
     })
   end
   self.blocks = blocks

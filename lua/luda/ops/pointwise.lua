@@ -128,7 +128,7 @@ define("logit", function(t, ...)
   if eps ~= nil then
     t = functions.clamp(t, args.number("logit", "eps", eps), 1 - eps)
   end
-  return functions.log(t / (1 - t))
+  return functions.log(t) - functions.log1p(-t) -- a quotient would make 0 · inf of the slope at 0
 end)
 
 -- Bounds.

@@ -98,6 +98,7 @@ local function shift_of(x, options)
   return where(methods.lt(methods.abs(top), math.huge), top, 0)
 end
 
+--- Logarithm of the sum of exponentials without overflow; of elements that are all -inf the gradient is NaN.
 define("logsumexp", { "dim", "keepdim" }, function(t, dim, keepdim)
   local wide, options = floating("logsumexp", t), over("logsumexp", t, dim, keepdim)
   if t.numel == 0 then
@@ -161,8 +162,7 @@ define("prod", { "dim", "keepdim" }, function(t, dim, keepdim)
   local options, count = over("prod", t, dim, keepdim)
   local joined, shape = arguments.join(arguments.widened(t), options, count)
   if count == 0 then
-    local one = tensors.scalar("prod", 1, joined)
-    return methods.clone(methods.expand(one, shape))
+    return methods.reshape(methods.sum(joined, -1) + 1, shape) -- the sum is 0, and keeps the graph
   end
   local running = running_product(joined, joined.ndim)
   return methods.reshape(methods.select(running, -1, count), shape)
