@@ -18,7 +18,7 @@ local ffi, C, context, signals = lib.ffi, lib.C, lib.context, lib.signals
 local band, ceil, max, min = bit.band, math.ceil, math.max, math.min
 
 local SLOT_LIMIT = 0x1000000
-local UNSCOPED_OR_LARGE, COLLECT = 5, 2
+local UNSCOPED_OR_LARGE, COLLECT, TRACK = 5, 2, 8 -- bits of signals.attend; the last is this file's own
 
 local Tensor = ffi.typeof("struct luda_lua_tensor")
 lib.Tensor = Tensor
@@ -109,6 +109,9 @@ local function collect()
 end
 
 local function attend_to(tensor, attend)
+  if band(attend, TRACK) ~= 0 then
+    lib.check(C.luda_memory_mark(C.luda_handle_tensor(context, tensor.handle), errors.where()))
+  end
   if band(attend, UNSCOPED_OR_LARGE) ~= 0 then
     register(tensor)
   end
@@ -215,14 +218,45 @@ local function device_memory(kind, index)
   }
 end
 
---- Bytes and tensors by device; of one device when its name is given; `{reset_peak=true}` starts the peak anew.
----@param what? string|{reset_peak: boolean}
+--- Live memory by the line that made it, the most first: of tensors made while tracking was on.
+local function sites()
+  local list, bytes, storages = {}, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
+  for index = 0, math.huge do
+    local name = C.luda_memory_site(index, bytes, storages)
+    if name == nil then
+      break
+    elseif storages[0] > 0 then
+      list[#list + 1] = { site = ffi.string(name), live = tonumber(bytes[0]), tensors = tonumber(storages[0]) }
+    end
+  end
+  table.sort(list, function(a, b)
+    return a.live > b.live or (a.live == b.live and a.site < b.site)
+  end)
+  return list
+end
+
+local function track(on)
+  if type(on) ~= "boolean" then
+    errors.raise("invalid", "memory: track is true or false, not %s", args.describe(on))
+  end
+  signals.attend = on and bit.bor(signals.attend, TRACK) or band(signals.attend, bit.bnot(TRACK))
+end
+
+--- Bytes and tensors by device; of one device when its name is given; `{reset_peak=true}` starts the peak anew. After
+-- `{track=true}` every new tensor's memory is known by the line that made it, and `{sites=true}` gives the list of these.
+---@param what? string|{reset_peak: boolean, track: boolean, sites: boolean}
 ---@return table
 function M.memory(what)
   if type(what) == "string" then
     return device_memory(args.device("memory", what))
   end
-  local options = args.options("memory", what, { reset_peak = false })
+  local options = args.options("memory", what, { reset_peak = false, sites = false, track = args.absent })
+  if options.track ~= nil then
+    track(options.track)
+  end
+  if options.sites then
+    return sites()
+  end
   local result = {}
   for kind, name in pairs { [tonumber(C.LUDA_CPU)] = "cpu", [tonumber(C.LUDA_CUDA)] = "cuda:%d" } do
     for index = 0, C.luda_device_count(kind) - 1 do

@@ -11,6 +11,8 @@ static void storage_destroy(void *object)
 {
     luda_storage *storage = object;
     luda__image_drop(storage);
+    if (storage->site)
+        luda__site_leave(storage);
     if (storage->context)
         luda__context_count(storage->context, -(int64_t)storage->bytes);
     if (storage->free)
