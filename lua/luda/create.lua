@@ -48,6 +48,7 @@ local function filled(op, value, shape, given)
   return finish(t, given)
 end
 
+--- zeros: A tensor of zeros.
 ---@param ... integer|integer[]|luda.CreateOptions sizes, or a list of them; then options
 ---@return luda.Tensor
 function M.zeros(...)
@@ -55,6 +56,7 @@ function M.zeros(...)
   return filled("zeros", 0, shape, given)
 end
 
+--- ones: A tensor of ones.
 ---@param ... integer|integer[]|luda.CreateOptions
 ---@return luda.Tensor
 function M.ones(...)
@@ -62,6 +64,7 @@ function M.ones(...)
   return filled("ones", 1, shape, given)
 end
 
+--- full: A tensor of one value; a boolean makes it bool.
 ---@param shape integer[]
 ---@param value number|boolean
 ---@param given? luda.CreateOptions
@@ -75,7 +78,7 @@ function M.full(shape, value, given)
   return filled("full", args.number("full", "the value", value), args.sizes("full", shape), given)
 end
 
---- Memory as it comes.
+--- Memory as it comes: the values are whatever was there.
 ---@param ... integer|integer[]|luda.CreateOptions
 ---@return luda.Tensor
 function M.empty(...)
@@ -262,6 +265,8 @@ local function like(make)
   end
 end
 
+--- zeros_like, ones_like, full_like, empty_like, rand_like, randn_like: The same with the shape, type and device of another
+-- tensor.
 for _, name in ipairs { "zeros", "ones", "full", "empty", "rand", "randn" } do
   M[name .. "_like"] = like(M[name])
 end

@@ -103,13 +103,15 @@ local function take_list(row, given)
   return list, #list, place
 end
 
---- The first tensor among the arguments that says what type a plain number takes.
-local function example(given, count)
-  for i = 1, count do
-    if istype(Tensor, given[i]) and given[i].dtype ~= "bool" then
-      return given[i]
+--- The tensor among the arguments that says what type a plain number takes: the first that is no mask.
+local function example(row, given)
+  local found
+  for i = row.types == "SELECT" and 2 or 1, row.inputs do
+    if istype(Tensor, given[i]) and (not found or found.dtype == "bool") then
+      found = given[i]
     end
   end
+  return found
 end
 
 --- The inputs (false where an optional one is absent), their number, and the place of the first attribute.
@@ -133,7 +135,7 @@ local function take_inputs(row, given)
       errors.raise("invalid", "%s: input %d of %d is missing%s", row.name, i, row.inputs,
         place == 1 and ("; methods are called with a colon, x:%s(...)"):format(row.name) or "")
     else
-      inputs[i], place = tensors.scalar(row.name, value, example(given, row.inputs)), place + 1
+      inputs[i], place = tensors.scalar(row.name, value, example(row, given)), place + 1
     end
   end
   return inputs, row.inputs, place

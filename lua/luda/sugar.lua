@@ -44,6 +44,7 @@ M.positive = positive
 
 -- Types, devices, memory layout.
 
+--- The same values in another element type or on another device.
 define("to", function(t, what, more)
   if is_tensor(what) then
     what = { dtype = what.dtype, device = what.device }
@@ -57,6 +58,7 @@ define("to", function(t, what, more)
   return row.to(t, what)
 end)
 
+--- The tensor itself where its elements lie in row-major order, else a copy that does.
 define("contiguous", function(t)
   if C.luda_tensor_is_contiguous(pointer(t)) ~= 0 then
     return t
@@ -65,6 +67,7 @@ define("contiguous", function(t)
   return adopt_call(out, C.luda_contiguous, pointer(t), out)
 end)
 
+--- Whether the elements lie in row-major order without gaps.
 define("is_contiguous", function(t)
   return C.luda_tensor_is_contiguous(pointer(t)) ~= 0
 end)
@@ -80,6 +83,7 @@ local function spread(first, ...)
 end
 M.spread = spread
 
+--- Another shape: a view where strides allow it, else a copy; -1 is inferred.
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)
   local out, shape = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
@@ -89,6 +93,7 @@ define("reshape", function(t, ...)
   return adopt_call(out, C.luda_reshape, pointer(t), #sizes, shape, out)
 end)
 
+--- Neighbouring dimensions joined into one.
 define("flatten", function(t, first, last)
   local shape = t.shape
   if #shape == 0 then
@@ -109,6 +114,7 @@ define("flatten", function(t, first, last)
   return methods.reshape(t, sizes)
 end)
 
+--- A matrix with its dimensions exchanged.
 define("t", function(t)
   if t.ndim > 2 then
     errors.raise("shape", "t: %s has more than two dimensions; use transpose or permute", args.shape_text(t.shape))
@@ -116,16 +122,19 @@ define("t", function(t)
   return t.ndim < 2 and t or methods.transpose(t, 1, 2)
 end)
 
+--- Dimensions of size 1 repeated to the shape of another tensor.
 define("expand_as", function(t, other)
   return methods.expand(t, other.shape)
 end)
 
+--- view with the shape of another tensor.
 define("view_as", function(t, other)
   return methods.view(t, other.shape)
 end)
 
 -- Pieces.
 
+--- Pieces of one size (the last may be smaller) or of the sizes listed.
 define("split", function(t, sizes, dim)
   dim = positive("split", need_tensor("split", t), dim or 1)
   local total, pieces, start = methods.size(t, dim), {}, 1
@@ -149,6 +158,7 @@ define("split", function(t, sizes, dim)
   return pieces
 end)
 
+--- A number of pieces of equal size; the last may be smaller, or missing.
 define("chunk", function(t, count, dim)
   dim = positive("chunk", need_tensor("chunk", t), dim or 1)
   if args.integer("chunk", "the number of chunks", count) < 1 then
@@ -157,6 +167,7 @@ define("chunk", function(t, count, dim)
   return methods.split(t, math.max(math.ceil(methods.size(t, dim) / count), 1), dim)
 end)
 
+--- Every position of a dimension, which disappears.
 define("unbind", function(t, dim)
   dim = positive("unbind", need_tensor("unbind", t), dim or 1)
   local pieces = {}
@@ -166,6 +177,7 @@ define("unbind", function(t, dim)
   return pieces
 end)
 
+--- Tensors of one shape joined along a new dimension.
 define("stack", function(list, dim)
   if type(list) ~= "table" then
     errors.raise("invalid", "stack: expected a list of tensors, got %s", args.describe(list))
@@ -190,6 +202,7 @@ local function dim_of(options)
   return options
 end
 
+--- argmax, argmin: The position of the largest or smallest element, of all elements counted in row-major order.
 for name, whole in pairs { max = "amax", min = "amin" } do
   define(name, function(t, options, keepdim)
     if dim_of(options) == nil then
@@ -219,11 +232,19 @@ local function speak_of(op, fine, result)
   return result
 end
 
+--- A plain number that meets a tensor of bool and shall not widen it: true where it is not 0.
+function M.for_bool(value, t)
+  if type(value) == "number" and t.dtype == "bool" then
+    return value ~= 0
+  end
+  return value
+end
+
 --- Writes a tensor (broadcast, of the same category) or a number into every element of `target`.
 function M.assign(op, target, value)
   need_tensor(op, target)
   if not is_tensor(value) then
-    value = tensors.scalar(op, value, target)
+    value = tensors.scalar(op, M.for_bool(value, target), target)
   end
   if value.device ~= target.device then
     value = methods.to(value, target.device)
@@ -232,14 +253,17 @@ function M.assign(op, target, value)
   return speak_of(op, pcall(ops.functions.clone, value, { out = target }))
 end
 
+--- One value written into every element.
 define("fill_", function(t, value)
   return M.assign("fill_", t, value)
 end)
 
+--- Zero written into every element.
 define("zero_", function(t)
-  return M.assign("zero_", t, t.dtype == "bool" and false or 0)
+  return M.assign("zero_", t, 0)
 end)
 
+--- The elements of another tensor, of any type and device.
 define("copy_", function(t, source)
   return M.assign("copy_", t, methods.to(need_tensor("copy_", source), need_tensor("copy_", t)))
 end)

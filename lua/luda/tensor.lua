@@ -50,7 +50,7 @@ end
 ---@param value number|boolean|any
 ---@param like? luda.Tensor
 function M.scalar(op, value, like)
-  local dtype = like and like.dtype or "f32"
+  local dtype = like and like.dtype or type(value) == "boolean" and "bool" or "f32"
   local class = args.dtype_class(dtype)
   local out, status = ffi.new("luda_tensor *[1]"), nil
   C.luda_context_use(context)

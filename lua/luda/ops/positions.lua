@@ -30,10 +30,12 @@ function M.of_mask(mask)
   return methods.select(nonzero(methods.reshape(mask, { mask.numel })), 2, 1)
 end
 
+--- The coordinates of the elements that are not zero, one row each.
 define("argwhere", function(t)
   return methods.clone(nonzero(need_tensor("argwhere", t)))
 end)
 
+--- The coordinates of the elements that are not zero, one row each; as_tuple gives a list, one tensor a dimension.
 arguments.define("nonzero", { "as_tuple" }, function(t, as_tuple)
   if not arguments.flag("nonzero", "as_tuple", as_tuple) then
     return methods.clone(nonzero(t))
@@ -63,14 +65,15 @@ local function plain(op, value)
   return value
 end
 
+--- masked_fill, masked_fill_: The tensor with a number where the mask, broadcast, is true.
 define("masked_fill", function(t, mask, value)
   check_mask("masked_fill", mask)
-  return where(mask, plain("masked_fill", value), need_tensor("masked_fill", t))
+  return where(mask, sugar.for_bool(plain("masked_fill", value), need_tensor("masked_fill", t)), t)
 end)
 
 define("masked_fill_", function(t, mask, value)
   check_mask("masked_fill_", mask)
-  return where(mask, plain("masked_fill_", value), need_tensor("masked_fill_", t), { out = t })
+  return where(mask, sugar.for_bool(plain("masked_fill_", value), need_tensor("masked_fill_", t)), t, { out = t })
 end)
 
 --- The tensor with the first elements of the source where the mask is true.
@@ -153,7 +156,7 @@ local function put(call, t, dim, index, source, base)
   return methods.reshape(result, t.shape)
 end
 
---- alpha scales what is added; base is the first position.
+--- Slices added at positions of a dimension; alpha scales them.
 define("index_add", function(t, dim, index, source, options)
   options = args.options("index_add", options, { alpha = 1, base = 1 })
   if options.alpha ~= 1 then
@@ -163,11 +166,12 @@ define("index_add", function(t, dim, index, source, options)
   return put(row.scatter_add, t, at, places, spread, options.base)
 end)
 
+--- Slices (or one number) written at positions of a dimension.
 for _, name in ipairs { "index_copy", "index_fill" } do
   define(name, function(t, dim, index, source, options)
     options = args.options(name, options, { base = 1 })
     if name == "index_fill" then
-      source = plain(name, source)
+      source = sugar.for_bool(plain(name, source), need_tensor(name, t))
     end
     local at, places, spread = slices(name, t, dim, index, source)
     return put(row.scatter, t, at, places, spread, options.base)
@@ -230,12 +234,14 @@ local function triangle(name, compare)
       return functions.arange { shape = { size }, dtype = "i64", device = t.device, low = 0, high = 1 }
     end
     local distance = count(methods.size(t, -1)) - methods.unsqueeze(count(methods.size(t, -2)), 2)
-    return where(compare(distance, diagonal), t, t.dtype == "bool" and false or 0)
+    return where(compare(distance, diagonal), t, sugar.for_bool(0, t))
   end)
   in_place(name)
 end
 
+--- tril: The elements at and below a diagonal of the last two dimensions, zeros above.
 triangle("tril", methods.le)
+--- triu: The elements at and above a diagonal of the last two dimensions, zeros below.
 triangle("triu", methods.ge)
 
 --- Where a diagonal lies in a flattened matrix: the first element (from 1), its length, the step.
@@ -268,6 +274,7 @@ define("diag", function(t, offset)
   return methods.reshape(flat, { size, size })
 end)
 
+--- The sum of the diagonal of a matrix.
 define("trace", function(t)
   if need_tensor("trace", t).ndim ~= 2 then
     errors.raise("shape", "trace: %s is not a matrix; two dimensions are needed", args.shape_text(t.shape))
