@@ -72,6 +72,19 @@ describe("what numpy wrote", function()
     end)
   end
 
+  it("is read: many unsigned numbers, and of the other byte order", function()
+    local little, big = {}, {}
+    for i = 1, 9000 do
+      local low, high = string.char(i * 7 % 256), string.char(i % 256)
+      little[i], big[i] = low .. high, high .. low
+    end
+    local a = npy.load(temporary(file_of(dictionary("<u2", "(3, 3000)"), table.concat(little))))
+    local b = npy.load(temporary(file_of(dictionary(">u2", "(3, 3000)"), table.concat(big))))
+    assert.equal(9000 * 7 % 256 + 256 * (9000 % 256), a[{ 3, 3000 }]:item())
+    assert.equal(100 * 7 % 256 + 256 * 100, a[{ 1, 100 }]:item())
+    assert.is_true(a:equal(b))
+  end)
+
   it("is read: a header of version 2", function()
     assert.same({ { 1, 2, 3 } }, npy.load("spec/golden/version2.npy"):totable())
   end)
@@ -138,6 +151,15 @@ describe("what is saved", function()
     assert.raises("invalid", "names and tensors", npy.save, "x", { 5 })
     assert.raises("invalid", "the path", npy.save, nil, luda.ones(1))
     assert.raises("io", "npy.load", npy.load, "/nowhere/x.npy")
+  end)
+end)
+
+it("a file that is refused leaves nothing behind", function()
+  local bad = temporary(file_of(dictionary("<u8", "(1000,)"), ("\255"):rep(8000)))
+  helper.no_leak(function()
+    for _ = 1, 5 do
+      assert.is_false(pcall(npy.load, bad))
+    end
   end)
 end)
 

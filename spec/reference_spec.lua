@@ -68,27 +68,29 @@ describe("the reference", function()
     ["the common type"] = function(dtype) return dtype end,
     ["i64"] = function() return "i64" end,
     ["bool"] = function() return "bool" end,
-    ["floating types stay; whole numbers and booleans give i64"] = function(dtype) return is_float(dtype) and dtype or "i64" end,
-    ["floating types stay; whole numbers give f32"] = function(dtype) return is_float(dtype) and dtype or "f32" end,
+    ["the same type where it is floating, else i64"] = function(dtype) return is_float(dtype) and dtype or "i64" end,
+    ["the common type where it is floating, else f32"] = function(dtype) return is_float(dtype) and dtype or "f32" end,
   }
   results["the same type; of booleans i64, as the numbers are"] = function(dtype) return dtype == "bool" and "i64" or dtype end
   results["the same type"] = results["the common type"]
   results["the first input's type"] = results["the common type"]
   results["values of the same type, positions i64"] = results["the common type"]
-  results["the common floating type; of whole numbers and booleans f32"] = results["floating types stay; whole numbers give f32"]
 
-  it("states the types that are taken and given", function()
+  it("states the types that are taken and given, on every device", function()
     for _, entry in ipairs(entries) do
       local declared = {}
       for _, dtype in ipairs(entry.accepts) do
         declared[dtype] = true
       end
-      for _, dtype in ipairs(reference.varies(entry) and words.dtypes or {}) do
-        local fine, problem = reference.try(entry, dtype, "cpu")
-        assert.equal(declared[dtype] or false, fine, ("%s of %s: %s"):format(entry.name, dtype, tostring(problem)))
-        assert.is_true(fine or problem.code == "dtype", ("%s of %s: %s"):format(entry.name, dtype, tostring(problem)))
-        if fine and luda.is_tensor(problem) and results[entry.returns] then
-          assert.equal(results[entry.returns](dtype), problem.dtype, entry.name .. " of " .. dtype)
+      for _, device in ipairs(reference.varies(entry) and reference.devices() or {}) do
+        for _, dtype in ipairs(words.dtypes) do
+          local fine, result = reference.try(entry, dtype, device)
+          local what = ("%s of %s on %s: %s"):format(entry.name, dtype, device, tostring(result))
+          assert.equal(declared[dtype] or false, fine, what)
+          assert.is_true(fine or result.code == "dtype", what)
+          if fine and luda.is_tensor(result) and results[entry.returns] then
+            assert.equal(results[entry.returns](dtype), result.dtype, what)
+          end
         end
       end
     end
