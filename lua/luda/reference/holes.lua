@@ -9,7 +9,7 @@ local words = require "luda.reference.words"
 
 local M = {}
 
---- Operators by PyTorch's names.
+--- Operators and layers by PyTorch's names.
 M.promised = [[
   tensor empty zeros ones full empty_like zeros_like ones_like full_like arange linspace eye from_ptr clone logspace tri
   meshgrid diag_embed rand randn randint randperm bernoulli multinomial uniform_ normal_ exponential_ trunc_normal_ gumbel
@@ -28,7 +28,11 @@ M.promised = [[
   outer addmm linear tril triu baddbmm einsum tensordot diag trace kron cross cholesky qr svd eigh solve triangular_solve
   inv det slogdet lstsq matrix_norm matrix_power relu gelu silu leaky_relu softplus softmax log_softmax layer_norm rms_norm
   dropout cross_entropy scaled_dot_product_attention conv2d max_pool2d avg_pool2d elu selu celu mish hardtanh hardsigmoid
-  hardswish glu swiglu prelu
+  hardswish glu swiglu prelu nn.nll_loss nn.mse_loss nn.l1_loss nn.bce_with_logits nn.kl_div nn.smooth_l1_loss nn.huber_loss
+  nn.hinge_embedding_loss nn.margin_ranking_loss nn.cosine_embedding_loss nn.triplet_margin_loss nn.gaussian_nll_loss
+  nn.poisson_nll_loss nn.linear_cross_entropy nn.batch_norm nn.group_norm nn.instance_norm nn.conv1d nn.conv3d
+  nn.conv_transpose1d nn.conv_transpose2d nn.unfold nn.fold nn.adaptive_avg_pool2d nn.interpolate nn.pixel_shuffle nn.rope
+  nn.embedding_bag nn.Embedding nn.LSTM nn.GRU
 ]]
 
 --- { what kind of hole, names, reason }; the kinds are "operators", and "on cuda" or "on cpu" for rows without some kernels.
@@ -50,6 +54,10 @@ M.list = {
     reason = "luda.ones(rows, columns):tril():nonzero() gives them, one row each." },
   { what = "operators", names = { "from_ptr" },
     reason = "from_dlpack takes memory of any library together with its size and its owner, which a pointer lacks." },
+  { what = "operators", names = { "nn.conv3d" },
+    reason = "Windows of three dimensions have no kernel; conv2d for each depth of the kernel, added up, gives the same." },
+  { what = "operators", names = { "nn.linear_cross_entropy" },
+    reason = "The logits of a batch are held once; smaller batches with optim.Accumulator bound that memory." },
   { what = "operators", names = { "pin_memory" },
     reason = "Copies keep their order with the work around them and none overlaps it, so that pinned memory would gain little." },
 }
@@ -67,7 +75,9 @@ end
 function M.find(devices)
   local found = {}
   for _, name in ipairs(words_of(M.promised)) do
-    if rawget(luda, name) == nil and ops.functions[name] == nil then
+    local part = name:match("^nn%.(.*)$")
+    local there = part and luda.nn[part] or not part and (rawget(luda, name) or ops.functions[name])
+    if not there then
       found["operators: " .. name] = true
     end
   end

@@ -3,15 +3,16 @@
 local M = { docs = {}, raises = {} }
 
 local folder = debug.getinfo(1, "S").source:match("^@(.*)reference/sources%.lua$") or "./"
-local FILES = {
+local FILES = { -- those of luda.nn give names that begin with "nn."
   "create", "draw", "sugar", "values", "scope", "ops/pointwise", "ops/activations", "ops/shapes", "ops/pieces", "ops/positions",
-  "ops/reductions", "ops/sorting", "ops/draws",
+  "ops/reductions", "ops/sorting", "ops/draws", "nn/losses", "nn/distances", "nn/layers", "nn/normalization", "nn/images",
+  "nn/interpolation", "nn/tokens",
 }
 
 --- The names that a line of code defines.
 local function defined(line)
   local names = {}
-  for _, pattern in ipairs { '^%s*%a[%w_%.]*%("([%w_]+)"', "^%s*function %a+%.([%w_]+)%(" } do
+  for _, pattern in ipairs { '^%s*%a[%w_%.]*%("([%w_]+)"', "^%s*function %a[%w_%.]*%.([%w_]+)%(" } do
     names[#names + 1] = line:match(pattern)
   end
   local list = line:match("^%s*for .- in i?pairs%s*%(?%s*({.*)")
@@ -25,7 +26,7 @@ local function defined(line)
 end
 
 --- A comment belongs to what the next line defines, or to the names that it begins with, as in "tan, sin: …".
-local function note(comment, line)
+local function note(comment, line, prefix)
   local names, text = comment:match("^([%w_]+[%w_, ]*): (.*)$")
   if names and not names:find("[^,] ") then
     for name in names:gmatch("[%w_]+") do
@@ -33,14 +34,16 @@ local function note(comment, line)
     end
   end
   for _, name in ipairs(defined(line)) do
+    name = prefix .. name
     M.docs[name] = M.docs[name] or comment
   end
 end
 
-local function note_raises(text)
+local function note_raises(text, prefix)
   for code, message in text:gmatch('errors%.raise%("(%l+)",%s*"(.-[^\\])"') do
     local name, rest = message:match("^([%w_]+): (.*)$")
     if name then
+      name = prefix .. name
       local list = M.raises[name] or {}
       list[#list + 1] = ("%s: %s"):format(code, rest:gsub("%%%.?%d*%a", "…"):gsub('\\"', '"'))
       M.raises[name] = list
@@ -52,8 +55,8 @@ for _, name in ipairs(FILES) do
   local file = assert(io.open(folder .. name .. ".lua", "rb"))
   local text = file:read("*a")
   file:close()
-  note_raises(text)
-  local comment
+  local prefix, comment = name:find("^nn/") and "nn." or "", nil
+  note_raises(text, prefix)
   for line in text:gmatch("[^\n]+") do
     local start, more = line:match("^%s*%-%-%- ?(.*)$"), line:match("^%s*%-%- (.*)$")
     if start and start:sub(1, 1) ~= "@" then
@@ -61,7 +64,7 @@ for _, name in ipairs(FILES) do
     elseif comment and more then
       comment = comment .. " " .. more
     elseif comment and not line:find("^%s*%-%-") then
-      note(comment, line)
+      note(comment, line, prefix)
       comment = nil
     end
   end

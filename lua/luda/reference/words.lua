@@ -38,6 +38,8 @@ M.types = {
   -- Of compositions only.
   NUMBERED = rule("all types", all, "the same type; of booleans i64, as the numbers are"),
   NUMBER_TO_FLOAT = rule("all types but bool", numbers, "the common type where it is floating, else f32"),
+  SIGNED_TO_FLOAT = rule("types with negative numbers", { "f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8" },
+    "the common type where it is floating, else f32"),
   INTEGER_TO_I64 = rule("integers", whole, "i64"),
   FLOAT_TO_I64 = rule("floating types", floats, "i64"),
   NORM = fused, NORM_BACKWARD = fused, RMS_NORM = fused, RMS_NORM_BACKWARD = fused, CONV = fused, LINEAR = fused,
@@ -61,6 +63,7 @@ M.shapes = {
   cat = { "the sizes added up along dim", "other sizes that differ" },
   reduce = { "without the reduced dimensions; keepdim leaves them with size 1" },
   reduce_extreme = { "without the reduced dimensions; keepdim leaves them with size 1", "an empty dimension" },
+  loss = { "one number, or the input's shape with reduction none", "inputs of different shapes" },
   extremum = { "without dimension dim; keepdim leaves it with size 1", "an empty dimension" },
   take_along = { "without dimension dim, one position for each slice", "positions of another shape" },
   extremum_backward = { "with dimension dim of size", "positions of another shape than the gradient" },
