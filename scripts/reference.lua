@@ -6,8 +6,10 @@ package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
 
 local luda = require "luda"
 local folders = require "luda.folder"
+local examples = require "luda.reference.examples"
 local holes = require "luda.reference.holes"
 local reference = require "luda.reference"
+local words = require "luda.reference.words"
 
 local function write(path, lines)
   local file = assert(io.open(path, "wb"))
@@ -26,11 +28,11 @@ local function measure(families)
   for _, family in ipairs(families) do
     for _, entry in ipairs(family.entries) do
       found[entry.name] = {}
-      for _, device in ipairs(reference.devices()) do
+      for _, device in ipairs(examples.devices()) do
         local by_type = {}
         luda.scope(function()
-          for _, dtype in ipairs(reference.dtypes) do
-            by_type[dtype] = reference.support(entry, dtype, device)
+          for _, dtype in ipairs(words.dtypes) do
+            by_type[dtype] = examples.support(entry, dtype, device)
           end
         end)
         found[entry.name][device] = by_type
@@ -43,9 +45,9 @@ end
 --- "cpu, cuda (f32 f64)" from what was measured.
 local function device_text(support)
   local parts = {}
-  for _, device in ipairs(reference.devices()) do
+  for _, device in ipairs(examples.devices()) do
     local names, missing = {}, false
-    for _, dtype in ipairs(reference.dtypes) do
+    for _, dtype in ipairs(words.dtypes) do
       if support[device][dtype] then
         names[#names + 1] = dtype
       elseif support.cpu[dtype] then
@@ -64,14 +66,10 @@ local function entry_lines(entry, support)
     ("## %s"):format(entry.name), "",
     ("`%s`"):format(entry.call), "",
     entry.doc, "",
-    ("- shapes: %s"):format(entry.shape),
-    ("- types: takes %s; gives %s"):format(entry.takes, entry.returns),
     ("- devices: %s"):format(device_text(support)),
-    ("- gradient: %s"):format(entry.gradient),
-    ("- in place: %s"):format(entry.in_place),
   }
-  if #entry.errors > 0 then
-    lines[#lines + 1] = "- errors: " .. table.concat(entry.errors, "; ")
+  for _, fact in ipairs(reference.facts(entry)) do
+    lines[#lines + 1] = ("- %s: %s"):format(fact[1], fact[2])
   end
   lines[#lines + 1] = ("\n```lua\n%s\n--> %s\n```\n"):format(entry.example, entry.gives)
   return table.concat(lines, "\n")
@@ -95,17 +93,17 @@ local function matrix_page(families, found)
     "■ a kernel (or, of a composition, all it is made of) takes this type; □ the numbers are converted first; empty: refused.",
     "Asked and measured by running every example of the reference with every type on the devices that the machine has.", "",
   }
-  if #reference.devices() == 1 then
+  if #examples.devices() == 1 then
     lines[#lines + 1] = "There is no CUDA device here, so its tables are not known.\n"
   end
-  for _, device in ipairs(reference.devices()) do
+  for _, device in ipairs(examples.devices()) do
     lines[#lines + 1] = ("## %s\n"):format(device:match("^%a+"))
-    lines[#lines + 1] = "| operator | " .. table.concat(reference.dtypes, " | ") .. " | gradient |"
-    lines[#lines + 1] = "|---" .. ("|:-:"):rep(#reference.dtypes) .. "|---|"
+    lines[#lines + 1] = "| operator | " .. table.concat(words.dtypes, " | ") .. " | gradient |"
+    lines[#lines + 1] = "|---" .. ("|:-:"):rep(#words.dtypes) .. "|---|"
     for _, family in ipairs(families) do
       for _, entry in ipairs(family.entries) do
         local cells = {}
-        for i, dtype in ipairs(reference.dtypes) do
+        for i, dtype in ipairs(words.dtypes) do
           cells[i] = marks[found[entry.name][device][dtype]] or ""
         end
         lines[#lines + 1] = ("| %s | %s | %s |"):format(escaped(entry.name), table.concat(cells, " | "),
@@ -134,7 +132,12 @@ local function main(first)
   folders.make(folder)
   local families = reference.families()
   local found = measure(families)
-  local index = { "# LUDA's operators", "" }
+  local index = {
+    "# LUDA's operators", "",
+    "A function of the module and a method of tensors share a name: `luda.exp(x)`, `x:exp()`. Options come by position or by",
+    "name in a last table, `x:sum(2, true)` or `x:sum { dim = 2, keepdim = true }`. A name that ends in `_` writes into its first",
+    "tensor; rows of the table take `out =` as well. `luda.help(\"sum\")` prints an entry.", "",
+  }
   for _, family in ipairs(families) do
     write(("%s/%s.md"):format(folder, family.name), family_page(family, found))
     index[#index + 1] = ("- [%s](%s.md), %d: %s"):format(family.title, family.name, #family.entries, family.text)

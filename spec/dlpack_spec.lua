@@ -8,10 +8,11 @@ describe("dlpack", function()
   before_each(helper.before)
   after_each(helper.after)
 
-  local function check(dtype)
-    local t = luda.tensor({ { 1, 0, 3 }, { 4, 5, 6 } }, { dtype = dtype })
+  local function check(dtype, device)
+    local t = luda.tensor({ { 1, 0, 3 }, { 4, 5, 6 } }, { dtype = dtype, device = device })
     local u = luda.from_dlpack(luda.to_dlpack(t:t()))
     assert.equal(dtype, u.dtype)
+    assert.equal(device, u.device)
     assert.same({ 3, 2 }, u.shape)
     assert.same(t:t():totable(), u:totable())
     t:zero_()
@@ -20,7 +21,10 @@ describe("dlpack", function()
 
   it("shares memory both ways", function()
     for _, dtype in ipairs { "f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool" } do
-      check(dtype)
+      check(dtype, "cpu")
+      if luda.has("cuda") then
+        check(dtype, "cuda:0")
+      end
     end
   end)
 

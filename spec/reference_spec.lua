@@ -3,6 +3,7 @@
 
 local luda = require "luda"
 local helper = require "spec.helper"
+local examples = require "luda.reference.examples"
 local holes = require "luda.reference.holes"
 local reference = require "luda.reference"
 local words = require "luda.reference.words"
@@ -54,7 +55,7 @@ describe("the reference", function()
   for _, family in ipairs(reference.families()) do
     it("has examples that give what stands beside them: " .. family.name, function()
       for _, entry in ipairs(family.entries) do
-        assert.equal(entry.gives, (reference.run(entry.example)), entry.example)
+        assert.equal(entry.gives, (examples.run(entry.example)), entry.example)
       end
     end)
   end
@@ -82,9 +83,9 @@ describe("the reference", function()
       for _, dtype in ipairs(entry.accepts) do
         declared[dtype] = true
       end
-      for _, device in ipairs(reference.varies(entry) and reference.devices() or {}) do
+      for _, device in ipairs(examples.varies(entry) and examples.devices() or {}) do
         for _, dtype in ipairs(words.dtypes) do
-          local fine, result = reference.try(entry, dtype, device)
+          local fine, result = examples.try(entry, dtype, device)
           local what = ("%s of %s on %s: %s"):format(entry.name, dtype, device, tostring(result))
           assert.equal(declared[dtype] or false, fine, what)
           assert.is_true(fine or result.code == "dtype" or dtype == "u8", what) -- which cannot hold a negative number
@@ -98,8 +99,8 @@ describe("the reference", function()
 
   it("states the gradient", function()
     for _, entry in ipairs(entries) do
-      if reference.varies(entry) and words.types[entry.types].accepts[1] == "f64" then
-        assert.equal(entry.gradient:match("^%a+"), reference.gradient(entry), entry.name)
+      if examples.varies(entry) and words.types[entry.types].accepts[1] == "f64" then
+        assert.equal(entry.gradient:match("^%a+"), examples.gradient(entry), entry.name)
       end
     end
   end)
@@ -123,9 +124,21 @@ describe("the reference", function()
   end)
 end)
 
+it("is what luda.help prints", function()
+  local said, print_before = {}, print
+  finally(function() _G.print = print_before end)
+  _G.print = function(text) said[#said + 1] = text end
+  luda.help("softmax")
+  luda.help()
+  assert.truthy(said[1]:find("^softmax%(x, dim=%-1%)\n  exp%(x%) over its sum along a dimension%.\n"), said[1])
+  assert.truthy(said[1]:find("luda.tensor({ 0, 0 }):softmax()\n  {0.5, 0.5}", 1, true), said[1])
+  assert.truthy(said[2]:find("Activations: relu relu6", 1, true))
+  assert.raises("invalid", "no operator the string 'sofmax'", luda.help, "sofmax")
+end)
+
 it("what is missing has a reason, and every reason a hole", function()
-  local found, explained, kinds = holes.find(reference.devices()), holes.explained(), {}
-  for _, device in ipairs(reference.devices()) do
+  local found, explained, kinds = holes.find(examples.devices()), holes.explained(), {}
+  for _, device in ipairs(examples.devices()) do
     kinds["on " .. device:match("^%a+")] = true
   end
   for hole in pairs(found) do
