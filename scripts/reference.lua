@@ -135,8 +135,8 @@ local function main(first)
   local index = {
     "# LUDA's operators", "",
     "A function of the module and a method of tensors share a name: `luda.exp(x)`, `x:exp()`. Options come by position or by",
-    "name in a last table, `x:sum(2, true)` or `x:sum { dim = 2, keepdim = true }`. A name that ends in `_` writes into its first",
-    "tensor; rows of the table take `out =` as well. `luda.help(\"sum\")` prints an entry.", "",
+    "name in a last table, `x:sum(2, true)` or `x:sum { dim = 2, keepdim = true }`. A name that ends in `_` writes into its",
+    "first tensor; rows of the table take `out =` as well. `luda.help(\"sum\")` prints an entry.", "",
   }
   for _, family in ipairs(families) do
     write(("%s/%s.md"):format(folder, family.name), family_page(family, found))
