@@ -114,6 +114,9 @@ typedef struct luda_attrs {
 /* activation of linear */
 enum { LUDA_ACTIVATION_NONE = 0, LUDA_ACTIVATION_RELU = 1, LUDA_ACTIVATION_GELU_TANH = 2 };
 
+/* transform of dft: complex to complex, real to the first half, the first half to real */
+enum { LUDA_DFT_COMPLEX = 0, LUDA_DFT_REAL = 1, LUDA_DFT_HERMITIAN = 2 };
+
 /* reduction of cross_entropy */
 enum { LUDA_REDUCTION_MEAN = 0, LUDA_REDUCTION_SUM = 1, LUDA_REDUCTION_NONE = 2 };
 
@@ -288,6 +291,7 @@ typedef struct luda_backward_options {
     int32_t create_graph; /* record the backward pass itself (implies retain) */
     int32_t ninputs;      /* > 0: gradients of these tensors only */
     luda_tensor *const *inputs;
+    uint64_t since;       /* a mark of luda_graph_mark: gradients stop at what was recorded before; 0: none */
 } luda_backward_options;
 
 /*
@@ -338,12 +342,35 @@ LUDA_API luda_status luda_node_new(luda_tensor *const *inputs, int ninputs, luda
 /* A node whose backward runs in Lua under `tag`. */
 LUDA_API luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                                        const char *name, int64_t tag, luda_node **out);
+/*
+ * A segment that is recorded again in backward: what was recorded below `values` since the mark is given back, and a node of
+ * `count` fresh outputs takes its place, whose backward runs in Lua under `tag`: it calls the function again, walks the new
+ * graph with `since` and passes the gradients on with luda_walk_hand_over. Communication inside is LUDA_EGRAPH. *out is lent.
+ */
+LUDA_API uint64_t luda_graph_mark(luda_context *context);
+LUDA_API int luda_graph_since(const luda_tensor *tensor, uint64_t mark); /* recorded after the mark */
+LUDA_API luda_status luda_node_new_segment(luda_tensor *const *values, luda_tensor *const *outputs, int count, uint64_t mark,
+                                           int64_t tag, luda_node **out);
+LUDA_API luda_status luda_walk_hand_over(luda_walk *inner, luda_walk *outer);
 /* Keeps a tensor for backward (its version is checked there); luda_node_kept gives a new reference to the i-th. */
 LUDA_API luda_status luda_node_keep(luda_node *node, luda_tensor *tensor);
 LUDA_API int luda_node_kept_count(const luda_node *node);
 LUDA_API luda_status luda_node_kept(luda_node *node, int index, luda_tensor **out);
 /* Tags of Lua nodes and hooks that died since the last call; returns how many were written. */
 LUDA_API int luda_context_dead_tags(luda_context *context, int64_t *tags, int capacity);
+/*
+ * On: an operator whose result is not finite while its inputs are fails with LUDA_EGRAPH, and so does a node of a walk whose
+ * gradients are not finite while those that came in are. Returns what was set before. luda_anomaly_node: the order of the
+ * node of the last such failure; luda_graph_order: the order of the node that a tensor is a result of, or 0.
+ */
+LUDA_API int luda_set_anomaly(int on);
+LUDA_API uint64_t luda_anomaly_node(luda_context *context);
+LUDA_API uint64_t luda_graph_order(const luda_tensor *tensor);
+/*
+ * The graph below a tensor as Graphviz text, ended by a zero, of which at most `size` bytes are written; *needed is how many the
+ * whole takes.
+ */
+LUDA_API luda_status luda_graph_dot(luda_tensor *root, char *text, size_t size, size_t *needed);
 /* A Lua hook on the gradient of a tracked tensor. */
 LUDA_API luda_status luda_hook_add(luda_tensor *tensor, int64_t tag);
 LUDA_API luda_status luda_hook_remove(luda_tensor *tensor, int64_t tag);
@@ -358,6 +385,18 @@ LUDA_API int luda_gradients_count(const luda_gradients *gradients);
 LUDA_API uint64_t luda_gradients_id(const luda_gradients *gradients, int index); /* ascending */
 LUDA_API luda_tensor *luda_gradients_get(const luda_gradients *gradients, uint64_t id); /* lent, or NULL */
 LUDA_API luda_status luda_gradients_set(luda_gradients *gradients, uint64_t id, luda_tensor *gradient); /* NULL removes */
+
+/* --- Profiles (runtime/core/profile.c): what ran under a context, and when. On CUDA an event is the time to enqueue. --- */
+
+enum { LUDA_PROFILE_OPERATOR = 0, LUDA_PROFILE_BACKWARD = 1 };
+/* Nanoseconds of the monotonic clock; `name` lives as long as the library. */
+typedef struct luda_profile_event { const char *name; int32_t kind; int64_t start, duration; } luda_profile_event;
+LUDA_API luda_status luda_profile_start(luda_context *context);
+LUDA_API void luda_profile_stop(luda_context *context); /* forgets the events */
+LUDA_API int64_t luda_profile_now(void);
+LUDA_API int64_t luda_profile_count(const luda_context *context);
+LUDA_API int64_t luda_profile_lost(const luda_context *context); /* for want of memory */
+LUDA_API int luda_profile_get(const luda_context *context, int64_t index, luda_profile_event *out); /* 0: there is none */
 
 /* --- Tensor files (runtime/core/file.c): safetensors with checksums --- */
 
@@ -647,7 +686,7 @@ LUDA_API luda_status luda_comm_flight(luda_comm *comm, int index, luda_flight *o
 
 /* What the front end looks at after every call, without calling. */
 typedef struct luda_signals {
-    int32_t attend;  /* 0: nothing to do; bit 0: no scope is open, register; bit 1: collection wanted; bit 2: register even in a scope */
+    int32_t attend;  /* 0: nothing to do; bit 0: no scope is open, register; bit 1: collection wanted; bit 2: register even in a scope; bit 3: note the site */
     int32_t depth;   /* open scopes */
     int32_t slots;   /* size of the slot table */
     int32_t status;  /* of the last failed call */
@@ -674,6 +713,10 @@ LUDA_API double luda_call1(luda_context *context, int op, double a);
 LUDA_API double luda_call2(luda_context *context, int op, double a, double b);
 /* One operand is a number that does not widen the tensor inside its category; reversed: number op a. */
 LUDA_API double luda_call_number(luda_context *context, int op, double a, double number, int reversed);
+/* The same in place. */
+LUDA_API luda_status luda_call_number_into(luda_context *context, int op, double a, double number);
+/* One input, or two where b is not 0, with attributes; the only output that is not hidden, or the first. */
+LUDA_API double luda_call_attrs(luda_context *context, int op, double a, double b, const luda_attrs *attrs);
 /* The general form: in[i] 0 means absent; out gets a handle for each output that is not hidden. */
 LUDA_API luda_status luda_call_full(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double *out);
 LUDA_API luda_status luda_call_into(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double into);

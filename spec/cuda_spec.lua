@@ -120,6 +120,13 @@ describe("cuda", function()
     assert.equal(3, x[4]:item()) -- reported once; the device goes on
   end)
 
+  it("leaves linear algebra to the processor, and says so", function()
+    local x = luda.eye(3):to("cuda")
+    assert.raises("unsupported", "inv: not supported for f32 on cuda; it runs on the processor, move .* with :to%(\"cpu\"%)",
+      luda.inv, x)
+    assert.equal(1, x:to("cpu"):det():item())
+  end)
+
   it("renews the rounded copies that autocast reads", function()
     luda.scope(function()
       local w = luda.randn(33, 5):to("cuda"):requires_grad_()

@@ -192,36 +192,33 @@ __global__ void pool_mean_back(pooling p, const T *g, T *x)
     }
 }
 
-template <class T, class C>
-static luda_status launch_avg_pool(const luda_call *call)
+/* Forward or backward, by the kernel and by which of the operands holds whole images. */
+template <class T, class A>
+static luda_status launch_mean(const luda_call *call, const luda_operand *images, const luda_operand *windows, const A *a,
+                               void (*kernel)(pooling, const T *, T *))
 {
-    const struct luda_avg_pool_attrs *a = &call->attrs->avg_pool;
-    pooling p = plan_pooling(&call->in[0], &call->out[0], a, { 1, 1 });
+    pooling p = plan_pooling(images, windows, a, { 1, 1 });
     p.count_padding = a->count_include_pad;
     luda_cuda_stream *stream = stream_of(call);
     if (!stream)
         return LUDA_ECUDA;
     if (call->out[0].numel == 0)
         return LUDA_OK;
-    LUDA_LAUNCH((pool_mean<T, C>), blocks_for(call->out[0].numel * ELEMENTS_A_THREAD), BLOCK, 0, stream->stream, p,
+    LUDA_LAUNCH((kernel), blocks_for(call->out[0].numel * ELEMENTS_A_THREAD), BLOCK, 0, stream->stream, p,
                 static_cast<const T *>(call->in[0].data), static_cast<T *>(call->out[0].data));
     return launched(call);
 }
 
 template <class T, class C>
+static luda_status launch_avg_pool(const luda_call *call)
+{
+    return launch_mean<T>(call, &call->in[0], &call->out[0], &call->attrs->avg_pool, pool_mean<T, C>);
+}
+
+template <class T, class C>
 static luda_status launch_avg_pool_backward(const luda_call *call)
 {
-    const struct luda_avg_pool_backward_attrs *a = &call->attrs->avg_pool_backward;
-    pooling p = plan_pooling(&call->out[0], &call->in[0], a, { 1, 1 });
-    p.count_padding = a->count_include_pad;
-    luda_cuda_stream *stream = stream_of(call);
-    if (!stream)
-        return LUDA_ECUDA;
-    if (call->out[0].numel == 0)
-        return LUDA_OK;
-    LUDA_LAUNCH((pool_mean_back<T, C>), blocks_for(call->out[0].numel * ELEMENTS_A_THREAD), BLOCK, 0, stream->stream, p,
-                static_cast<const T *>(call->in[0].data), static_cast<T *>(call->out[0].data));
-    return launched(call);
+    return launch_mean<T>(call, &call->out[0], &call->in[0], &call->attrs->avg_pool_backward, pool_mean_back<T, C>);
 }
 
 #define EACH "../cuda/pooling.inc"

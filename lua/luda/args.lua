@@ -132,6 +132,19 @@ function M.position(op, name, value, size)
   return (size or 0) + value
 end
 
+--- A size; -1 stands for one that follows from the others.
+---@param op string
+---@param name string
+---@param value any
+---@return integer
+function M.size(op, name, value)
+  value = M.integer(op, name, value)
+  if value < -1 then
+    errors.raise("shape", "%s: a size of %s is %d", op, name, value)
+  end
+  return value
+end
+
 --- A list of sizes, checked; `unknown` allows -1.
 ---@param op string
 ---@param sizes integer[]

@@ -12,6 +12,7 @@ local M = {}
 M.choices = {
   activation = { none = 0, relu = 1, gelu_tanh = 2 },
   reduction = { mean = 0, sum = 1, none = 2 },
+  transform = { complex = 0, real = 1, hermitian = 2 },
 }
 
 --- Setters by kind of field: (struct, field name, value, operator).
@@ -104,6 +105,47 @@ function setters.random(cell, name, value, op)
     errors.raise("invalid", "%s: %s must be a generator, not %s", op, name, args.describe(value))
   end
   cell[name].generator = value.pointer
+end
+
+-- The same for a struct that all calls of an operator share. Nothing is allocated while it is filled, since a finalizer
+-- could then run the operator: what lies deeper in the struct is looked up once.
+
+--- A function (value, operator) that fills a field, or nil for kinds that take more than a number or a boolean.
+---@param struct any
+---@param kind string
+---@param name string
+function M.filler(struct, kind, name)
+  if kind == "dims" then
+    local list, dims = struct[name], struct[name].dim
+    return function(value, op)
+      dims[0] = args.dimension(op, name, value)
+      list.count = 1
+    end
+  elseif kind == "flag" or kind == "integer" or kind == "number" or kind == "dim" or kind == "position" then
+    local set = setters[kind]
+    return function(value, op)
+      set(struct, name, value, op)
+    end
+  end
+end
+
+--- A function (operator, up to four numbers) that fills a list of sizes or dimensions.
+function M.list_filler(struct, kind, name)
+  local list = struct[name]
+  local numbers = kind == "dims" and list.dim or list.size
+  local check = kind == "dims" and args.dimension or args.size
+  return function(op, a, b, c, d)
+    numbers[0] = check(op, name, a)
+    numbers[1] = b and check(op, name, b) or 0
+    numbers[2] = c and check(op, name, c) or 0
+    numbers[3] = d and check(op, name, d) or 0
+    local count = d and 4 or c and 3 or b and 2 or 1
+    if kind == "dims" then
+      list.count = count
+    else
+      list.ndim = count
+    end
+  end
 end
 
 -- Kinds that are given by name only.

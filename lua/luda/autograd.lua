@@ -10,7 +10,7 @@ local Gradients = require "luda.autograd.gradients"
 local custom = require "luda.autograd.custom"
 local walks = require "luda.autograd.walk"
 
-local C, context = lib.C, lib.context
+local ffi, C, context = lib.ffi, lib.C, lib.context
 local methods, is_tensor = tensors.methods, tensors.is_tensor
 
 local M = {
@@ -109,6 +109,37 @@ end
 function M.is_enabled()
   C.luda_context_use(context)
   return C.luda_grad_enabled() ~= 0
+end
+
+-- vjp, jvp, jacobian, hvp, hessian: see luda.autograd.functional.
+for _, name in ipairs { "vjp", "jvp", "jacobian", "hvp", "hessian" } do
+  M[name] = function(...)
+    return require("luda.autograd.functional")[name](...)
+  end
+end
+
+--- checkpoint(fn, …): see luda.autograd.checkpoint.
+function M.checkpoint(fn, ...)
+  return require("luda.autograd.checkpoint").checkpoint(fn, ...)
+end
+
+--- detect_anomaly(fn, …): see luda.autograd.anomaly.
+function M.detect_anomaly(fn, ...)
+  return require("luda.autograd.anomaly").detect_anomaly(fn, ...)
+end
+
+--- The graph below a tensor as Graphviz text: `dot -Tsvg` draws it. Boxes are leaves by their ids; edges show shapes.
+---@param root luda.Tensor
+---@return string
+function M.dot(root)
+  if not is_tensor(root) then
+    errors.raise("invalid", "dot: expected a tensor, got %s", args.describe(root))
+  end
+  local needed = ffi.new("size_t[1]")
+  lib.check(C.luda_graph_dot(memory.pointer(root), nil, 0, needed))
+  local text = ffi.new("char[?]", needed[0])
+  lib.check(C.luda_graph_dot(memory.pointer(root), text, needed[0], needed))
+  return ffi.string(text)
 end
 
 --- gradcheck(fn, inputs, options): see luda.autograd.gradcheck.

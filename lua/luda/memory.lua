@@ -8,6 +8,7 @@
 local lib = require "luda.ffi"
 local args = require "luda.args"
 local errors = require "luda.error"
+local sites = require "luda.sites"
 
 local registry = debug.getregistry()
 if registry["luda.memory"] then
@@ -18,7 +19,8 @@ local ffi, C, context, signals = lib.ffi, lib.C, lib.context, lib.signals
 local band, ceil, max, min = bit.band, math.ceil, math.max, math.min
 
 local SLOT_LIMIT = 0x1000000
-local UNSCOPED_OR_LARGE, COLLECT, TRACK = 5, 2, 8 -- bits of signals.attend; the last is this file's own
+-- Bits of signals.attend; the last is luda.sites' own.
+local UNSCOPED_OR_LARGE, COLLECT, NOTE_SITE, TRACK = 5, 2, 8, 16
 
 local Tensor = ffi.typeof("struct luda_lua_tensor")
 lib.Tensor = Tensor
@@ -27,6 +29,8 @@ local M = {}
 
 -- Garbage that is always borne, in bytes; a Lua heap that is collected whole, in KiB (a millisecond for each 1,024).
 local SMALL_GARBAGE, SMALL_HEAP = 32 * 2 ^ 20, 6144
+
+local MANY_HANDLES = 2048
 
 -- How many bytes of garbage are borne before a whole collector cycle, and how often the collector is stepped on the way.
 local budget, quantum = 256 * 2 ^ 20, 16 * 2 ^ 20
@@ -81,6 +85,11 @@ local function allowance()
   return min(budget, max(SMALL_GARBAGE, signals.live_bytes / 2))
 end
 
+--- How many handles may come before the next look: more where a whole collection has more to walk.
+local function many()
+  return max(MANY_HANDLES, collectgarbage("count"), signals.handles / 2)
+end
+
 --- A look at the collector that the core asked for. A small Lua heap is collected whole, at a fixed amount of garbage, so
 -- that resident memory settles after the first look and stays; walking a large one would take too long at once, so it is
 -- stepped in proportion to the bytes, and swept after each cycle.
@@ -92,8 +101,8 @@ local function collect()
   if heap < SMALL_HEAP then
     collectgarbage()
     sweep()
-    C.luda_context_rearm(context, -1, max(2048, signals.handles / 2)) -- refreshes live_bytes
-    C.luda_context_rearm(context, allowance(), max(2048, signals.handles / 2))
+    C.luda_context_rearm(context, -1, many()) -- refreshes live_bytes
+    C.luda_context_rearm(context, allowance(), many())
     return
   end
   local over = signals.live_bytes > signals.limit_bytes
@@ -105,12 +114,12 @@ local function collect()
     cycle[1] = {}
     over = true
   end
-  C.luda_context_rearm(context, over and quantum or -1, max(2048, signals.handles / 2))
+  C.luda_context_rearm(context, over and quantum or -1, many())
 end
 
 local function attend_to(tensor, attend)
   if band(attend, TRACK) ~= 0 then
-    lib.check(C.luda_memory_mark(C.luda_handle_tensor(context, tensor.handle), errors.where()))
+    sites.mark(tensor)
   end
   if band(attend, UNSCOPED_OR_LARGE) ~= 0 then
     register(tensor)
@@ -118,12 +127,15 @@ local function attend_to(tensor, attend)
   if band(attend, COLLECT) ~= 0 then
     collect()
   end
+  if band(attend, NOTE_SITE) ~= 0 then
+    M.note_site(tensor)
+  end
 end
 
 --- After much was released at once: the limit that the peak pushed up comes down again.
 function M.lower_limit()
   if signals.limit_bytes - signals.live_bytes > 2 * quantum then
-    C.luda_context_rearm(context, quantum, max(2048, signals.handles / 2))
+    C.luda_context_rearm(context, quantum, many())
   end
 end
 
@@ -156,6 +168,10 @@ end
 
 --- Enters a tensor that has left every scope.
 M.register = register
+
+--- What is done with each new handle under luda.autograd.detect_anomaly, which sets it.
+---@type fun(tensor: luda.Tensor)
+M.note_site = nil
 
 --- Where a scope that is open was entered, and how many handles came since; set by luda.scope.
 ---@type fun(): string?
@@ -218,30 +234,6 @@ local function device_memory(kind, index)
   }
 end
 
---- Live memory by the line that made it, the most first: of tensors made while tracking was on.
-local function sites()
-  local list, bytes, storages = {}, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
-  for index = 0, math.huge do
-    local name = C.luda_memory_site(index, bytes, storages)
-    if name == nil then
-      break
-    elseif storages[0] > 0 then
-      list[#list + 1] = { site = ffi.string(name), live = tonumber(bytes[0]), tensors = tonumber(storages[0]) }
-    end
-  end
-  table.sort(list, function(a, b)
-    return a.live > b.live or (a.live == b.live and a.site < b.site)
-  end)
-  return list
-end
-
-local function track(on)
-  if type(on) ~= "boolean" then
-    errors.raise("invalid", "memory: track is true or false, not %s", args.describe(on))
-  end
-  signals.attend = on and bit.bor(signals.attend, TRACK) or band(signals.attend, bit.bnot(TRACK))
-end
-
 --- Bytes and tensors by device; of one device when its name is given; `{reset_peak=true}` starts the peak anew. After
 -- `{track=true}` every new tensor's memory is known by the line that made it, and `{sites=true}` gives the list of these.
 ---@param what? string|{reset_peak: boolean, track: boolean, sites: boolean}
@@ -252,10 +244,11 @@ function M.memory(what)
   end
   local options = args.options("memory", what, { reset_peak = false, sites = false, track = args.absent })
   if options.track ~= nil then
-    track(options.track)
+    signals.attend = sites.wanted("track", options.track) and bit.bor(signals.attend, TRACK)
+      or band(signals.attend, bit.bnot(TRACK))
   end
   if options.sites then
-    return sites()
+    return sites.list()
   end
   local result = {}
   for kind, name in pairs { [tonumber(C.LUDA_CPU)] = "cpu", [tonumber(C.LUDA_CUDA)] = "cuda:%d" } do
@@ -276,10 +269,10 @@ function M.set_memory_budget(bytes)
     errors.raise("invalid", "set_memory_budget: %d bytes; at least 2^20 are needed", bytes)
   end
   budget, quantum = bytes, bytes / 16
-  C.luda_context_rearm(context, quantum, max(2048, signals.handles / 2))
+  C.luda_context_rearm(context, quantum, many())
 end
 
-C.luda_context_rearm(context, quantum, 2048)
+C.luda_context_rearm(context, quantum, MANY_HANDLES)
 
 registry["luda.memory"] = M
 return M

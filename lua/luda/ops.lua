@@ -6,6 +6,7 @@
 local lib = require "luda.ffi"
 local args = require "luda.args"
 local attributes = require "luda.attributes"
+local calls = require "luda.calls"
 local errors = require "luda.error"
 local memory = require "luda.memory"
 local tensors = require "luda.tensor"
@@ -249,6 +250,12 @@ local function general(row, in_place)
 end
 
 local function bind(row)
+  local list = row.positional[1] and (row.positional[1].kind == "shape" or row.positional[1].kind == "dims")
+  if row.family and row.inputs == 1 and row.outputs == 1 and row.optional == 0 and #row.positional == 1 and list then
+    return calls.with_list(row, general(row, false))
+  elseif row.family and (row.inputs == 1 or row.inputs == 2) and row.outputs == 1 and row.optional == 0 then
+    return calls.with_attributes(row, general(row, false))
+  end
   if not row.family and row.inputs == 1 and row.outputs == 1 then
     return tensors.unary(row.op, row.name, general(row, false))
   elseif not row.family and row.inputs == 2 and row.outputs == 1 and row.optional == 0 then
@@ -268,7 +275,8 @@ for op = 0, math.huge do
   M.rows[op + 1], M.rows[row.name] = row, row
   M.functions[row.name] = bind(row)
   if row.facts.inplace then
-    M.functions[row.name .. "_"] = general(row, true)
+    local slow = general(row, true)
+    M.functions[row.name .. "_"] = not row.family and row.inputs == 2 and calls.in_place(row, slow) or slow
   end
   for _, name in ipairs { row.name, row.name .. "_" } do
     if row.inputs ~= 0 then

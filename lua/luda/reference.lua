@@ -15,7 +15,7 @@ local M = {}
 
 local FAMILIES = {
   "creation", "draws", "arithmetic", "mathematics", "comparison", "activations", "shapes", "indexing", "reductions", "sorting",
-  "matrices", "networks", "functional", "gradients", "values",
+  "matrices", "linalg", "networks", "functional", "gradients", "values",
 }
 
 local NO_OPERATORS = { is_module = true, module = true, parameter = true }
@@ -29,9 +29,9 @@ function M.public()
       names[name] = luda[name] ~= nil or nil
     end
   end
-  for _, list in ipairs { luda.nn, require "luda.nn.distances", require "luda.nn.tokens" } do
-    for name, fn in pairs(list) do
-      if type(fn) == "function" and not NO_OPERATORS[name] and ops.functions[name] ~= fn then
+  for _, file in ipairs { "init", "distances", "tokens", "volumes", "ctc", "vocabulary" } do
+    for name, fn in pairs(file == "init" and luda.nn or require("luda.nn." .. file)) do
+      if type(fn) == "function" and luda.nn[name] == fn and not NO_OPERATORS[name] and ops.functions[name] ~= fn then
         names["nn." .. name] = true
       end
     end

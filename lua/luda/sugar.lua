@@ -20,6 +20,8 @@ for _, name in ipairs { "max", "min", "to" } do
   row[name] = assert(ops.functions[name], name)
 end
 
+local tensor_cell, shape_cell = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
+
 --- A core call that writes one tensor to `out`, its last argument, tried again after a collection where memory was short.
 local function adopt_call(out, call, ...)
   C.luda_context_use(context)
@@ -63,8 +65,7 @@ define("contiguous", function(t)
   if C.luda_tensor_is_contiguous(pointer(t)) ~= 0 then
     return t
   end
-  local out = ffi.new("luda_tensor *[1]")
-  return adopt_call(out, C.luda_contiguous, pointer(t), out)
+  return adopt_call(tensor_cell, C.luda_contiguous, pointer(t), tensor_cell)
 end)
 
 --- Whether the elements lie in row-major order without gaps.
@@ -86,11 +87,10 @@ M.spread = spread
 --- Another shape: a view where strides allow it, else a copy; -1 is inferred.
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)
-  local out, shape = ffi.new("luda_tensor *[1]"), ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
   for i = 1, #sizes do
-    shape[i - 1] = sizes[i]
+    shape_cell[i - 1] = sizes[i]
   end
-  return adopt_call(out, C.luda_reshape, pointer(t), #sizes, shape, out)
+  return adopt_call(tensor_cell, C.luda_reshape, pointer(t), #sizes, shape_cell, tensor_cell)
 end)
 
 --- Neighbouring dimensions joined into one.
@@ -222,15 +222,17 @@ end
 -- Writing in place.
 
 --- What a call gave; its error speaks of `op`, not of the rows that the call is made of.
-local function speak_of(op, fine, result)
+local function speak_of(op, fine, ...)
   if not fine then
-    if getmetatable(result) == errors.Error then
-      result.op = op
+    local problem = ...
+    if getmetatable(problem) == errors.Error then
+      problem.op = op
     end
-    error(result, 0)
+    error(problem, 0)
   end
-  return result
+  return ...
 end
+M.speak_of = speak_of
 
 --- A plain number that meets a tensor of bool and shall not widen it: true where it is not 0.
 function M.for_bool(value, t)

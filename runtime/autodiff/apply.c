@@ -107,11 +107,9 @@ static luda_status end_recording(luda_node *node, luda_tensor *const *out)
     return LUDA_OK;
 }
 
-static luda_status run_recorded(luda_plan *plan, luda_tensor *const *in, luda_tensor *into, luda_tensor **out)
+/* Takes the node, and what running the operator gave. */
+static luda_status record_run(luda_node *node, luda_status status, luda_tensor **out)
 {
-    luda_node *node;
-    LUDA_TRY(begin_recording(plan, in, into, &node));
-    luda_status status = luda__run(plan, in, into, out);
     if (status == LUDA_OK) {
         status = end_recording(node, out);
         for (int o = 0; status != LUDA_OK && o < node->nout; o++)
@@ -119,6 +117,13 @@ static luda_status run_recorded(luda_plan *plan, luda_tensor *const *in, luda_te
     }
     luda__release(node);
     return status;
+}
+
+static luda_status run_recorded(luda_plan *plan, luda_tensor *const *in, luda_tensor *into, luda_tensor **out)
+{
+    luda_node *node;
+    LUDA_TRY(begin_recording(plan, in, into, &node));
+    return record_run(node, luda__run(plan, in, into, out), out);
 }
 
 static luda_status run_plan(luda_plan *plan, luda_tensor *const *in, bool record, luda_tensor *into, luda_tensor **out)
@@ -199,47 +204,101 @@ static luda_status apply_with_casts(luda_plan *plan, bool record, bool autocast,
     return status;
 }
 
-static bool is_plain(const luda_tensor *t, const luda_tensor *like, bool recording)
+static bool is_plain(const luda_tensor *t, const luda_tensor *like)
 {
-    return t && t->contiguous && t->ndim == like->ndim && t->storage->device.type == LUDA_CPU && !(recording && t->node) &&
+    return t->contiguous && t->dtype == like->dtype && t->storage->device.type == LUDA_CPU && t->ndim == like->ndim &&
            memcmp(t->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) == 0;
 }
 
+/* A plain number beside a tensor, as the front ends make it. */
+static bool is_single(const luda_tensor *t, const luda_tensor *like)
+{
+    return t->ndim == 0 && t->dtype == like->dtype && t->storage->device.type == LUDA_CPU;
+}
+
+static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor **out)
+{
+    luda_plan plan; /* as far as recording reads it */
+    luda_node *node;
+    bool record;
+    plan.op = op;
+    plan.info = luda_op_get(op);
+    plan.in = in;
+    plan.nin = nin;
+    LUDA_TRY(wants_recording(&plan, NULL, &record));
+    if (!record)
+        return luda__run_map(op, in, nin, result, NULL, out);
+    LUDA_TRY(begin_recording(&plan, in, NULL, &node));
+    return record_run(node, luda__run_map(op, in, nin, result, NULL, out), out);
+}
+
 /*
- * The common case without a plan: an elementwise row over contiguous CPU tensors of one type and shape, not recorded. The
- * result is what the long way gives. 0: not this case.
+ * The common case without a plan: an elementwise row over contiguous CPU tensors of one type and shape, or one such tensor
+ * and a number. The result is what the long way gives. 0: not this case.
  */
 static int apply_map(luda_op op, luda_tensor *const *in, int nin, luda_tensor *into, luda_status *status, luda_tensor **out)
 {
     const luda__op_facts *facts = luda__facts(op);
-    const luda_tensor *x = in[0];
-    bool recording = luda_grad_enabled();
-    if (!facts->is_map || !x || nin != luda_op_get(op)->inputs || facts->map_result[x->dtype] < 0)
+    bool recording = luda_grad_enabled(), tracked = false;
+    if (!facts->is_map || nin != luda_op_get(op)->inputs)
         return 0;
-    for (int i = 0; i < nin; i++)
-        if (!is_plain(in[i], x, recording) || in[i]->dtype != x->dtype ||
-            (into && in[i]->storage == into->storage && in[i]->offset != into->offset))
+    const luda_tensor *like = in[0];
+    for (int i = 1; i < nin; i++)
+        if (like && in[i] && in[i]->ndim > like->ndim)
+            like = in[i];
+    if (!like || facts->map_result[like->dtype] < 0)
+        return 0;
+    for (int i = 0; i < nin; i++) {
+        if (!in[i] || !(is_plain(in[i], like) || is_single(in[i], like)))
             return 0;
-    if (into && (!is_plain(into, x, true) || into->dtype != facts->map_result[x->dtype]))
+        if (into && in[i]->storage == into->storage && (in[i]->offset != into->offset || in[i]->ndim != like->ndim))
+            return 0;
+        tracked |= recording && in[i]->node;
+    }
+    luda_dtype result = (luda_dtype)facts->map_result[like->dtype];
+    if (into && (tracked || (recording && into->node) || (luda_dtype)into->dtype != result || into->ndim != like->ndim || !into->contiguous ||
+                 into->storage->device.type != LUDA_CPU || memcmp(into->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) != 0))
         return 0;
-    *status = luda__run_map(op, in, nin, (luda_dtype)facts->map_result[x->dtype], into, out);
+    *status = tracked ? record_map(op, in, nin, result, out) : luda__run_map(op, in, nin, result, into, out);
     return 1;
 }
 
-static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into, luda_tensor **out)
+static luda_status apply_in(luda_context *context, luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs,
+                            luda_tensor *into, luda_tensor **out)
 {
     luda_plan plan;
     bool record;
-    int autocast = into ? LUDA__NO_AUTOCAST : luda__context()->autocast;
+    int autocast = into ? LUDA__NO_AUTOCAST : context->autocast;
     luda_status status;
-    if (!attrs && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
+    if (!attrs && !context->anomaly && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
         apply_map(op, in, nin, into, &status, out))
         return status;
     LUDA_TRY(luda__plan_autocast(op, in, nin, attrs, autocast, &plan));
     LUDA_TRY(wants_recording(&plan, into, &record));
     if (needs_casts(&plan))
-        return apply_with_casts(&plan, record, autocast != LUDA__NO_AUTOCAST, into, out);
-    return run_plan(&plan, in, record, into, out);
+        status = apply_with_casts(&plan, record, autocast != LUDA__NO_AUTOCAST, into, out);
+    else
+        status = run_plan(&plan, in, record, into, out);
+    if (status != LUDA_OK || !context->anomaly || plan.is_view)
+        return status;
+    context->anomaly = 0; /* the check is made of operators itself */
+    status = luda__check_results(op, in, nin, into, out);
+    context->anomaly = 1;
+    for (int o = 0; status != LUDA_OK && o < plan.info->outputs; o++)
+        luda_tensor_release(out[o]);
+    return status;
+}
+
+static luda_status apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into, luda_tensor **out)
+{
+    luda_context *context = luda__context();
+    if (!context->profile)
+        return apply_in(context, op, in, nin, attrs, into, out);
+    int64_t start = luda_profile_now();
+    luda_status status = apply_in(context, op, in, nin, attrs, into, out);
+    if (status == LUDA_OK)
+        luda__profile_add(context, luda_op_get(op)->name, LUDA_PROFILE_OPERATOR, start);
+    return status;
 }
 
 luda_status luda_apply(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor **out)
@@ -309,17 +368,23 @@ luda_status luda_reshape(luda_tensor *tensor, int ndim, const int64_t *shape, lu
 #define COUNT_5 5
 #define COUNT_6 6
 
+/* `size` bytes of the attributes of the operator's family; NULL: the defaults. One copy of this, not one for each row. */
+static __attribute__((noinline)) luda_status apply_with(luda_op op, luda_tensor *const *in, int nin, const void *attrs, size_t size, luda_tensor **out)
+{
+    luda_attrs all = { .family = luda_op_get(op)->attrs };
+    if (attrs)
+        memcpy(all.bytes, attrs, size);
+    return luda_apply(op, in, nin, attrs ? &all : NULL, out);
+}
+
 #define LUDA_PLAIN(name, nin, ...)                                                                                     \
     luda_status luda_##name(LUDA__IN_##nin luda_tensor **out)                                                          \
     {                                                                                                                  \
         return luda_apply(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, NULL, out);                                       \
     }
-#define LUDA_OP(name, nin, nout, types, family_name, ...)                                                              \
-    luda_status luda_##name(LUDA__IN_##nin const struct luda_##family_name##_attrs *attrs, luda_tensor **out)          \
+#define LUDA_OP(name, nin, nout, types, family, ...)                                                                   \
+    luda_status luda_##name(LUDA__IN_##nin const struct luda_##family##_attrs *attrs, luda_tensor **out)               \
     {                                                                                                                  \
-        luda_attrs all = { .family = LUDA_ATTRS_##family_name };                                                       \
-        if (attrs)                                                                                                     \
-            all.family_name = *attrs;                                                                                  \
-        return luda_apply(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, attrs ? &all : NULL, out);                        \
+        return apply_with(LUDA_OP_##name, INPUTS_##nin, COUNT_##nin, attrs, sizeof *attrs, out);                       \
     }
 #include "../../kernels/ops.def"

@@ -48,6 +48,13 @@ double luda_call2(luda_context *context, int op, double a, double b)
     return in[0] && in[1] ? call(context, op, in, 2, NULL) : 0;
 }
 
+double luda_call_attrs(luda_context *context, int op, double a, double b, const luda_attrs *attrs)
+{
+    luda_context_use(context);
+    luda_tensor *in[] = { luda_handle_tensor(context, a), b != 0 ? luda_handle_tensor(context, b) : NULL };
+    return in[0] && (b == 0 || in[1]) ? call(context, op, in, b != 0 ? 2 : 1, attrs) : 0;
+}
+
 /* A plain number takes the tensor's dtype; only a fraction beside integers, or a whole number beside bool, widens. */
 luda_status luda__weak_scalar(const luda_tensor *beside, double number, luda_tensor **out)
 {
@@ -81,6 +88,20 @@ double luda_call_number(luda_context *context, int op, double a, double number, 
     double result = call(context, op, in, 2, NULL);
     luda_tensor_release(scalar);
     return result;
+}
+
+luda_status luda_call_number_into(luda_context *context, int op, double a, double number)
+{
+    luda_context_use(context);
+    luda_tensor *x = luda_handle_tensor(context, a), *scalar;
+    luda_status status = x ? luda__weak_scalar(x, number, &scalar) : LUDA_ECLOSED;
+    if (status == LUDA_OK) {
+        status = luda_apply_into((luda_op)op, (luda_tensor *[]){ x, scalar }, 2, NULL, x);
+        luda_tensor_release(scalar);
+    }
+    if (status != LUDA_OK)
+        context->signals.status = status;
+    return status;
 }
 
 enum { MANY = 1024 };

@@ -129,6 +129,7 @@ static luda_status set_captures(luda_walk *walk, const luda_backward_options *op
 luda_status luda__walk_discover(luda_walk *walk, luda_tensor *const *roots, int nroots, const luda_backward_options *options)
 {
     int capacity = 32;
+    walk->since = options ? options->since : 0;
     walk->entries = malloc((size_t)capacity * sizeof *walk->entries);
     if (!walk->entries)
         return luda__fail(LUDA_ENOMEM, "backward: no memory");
@@ -136,14 +137,14 @@ luda_status luda__walk_discover(luda_walk *walk, luda_tensor *const *roots, int 
     for (int r = 0; r < nroots; r++)
         LUDA_TRY(visit(walk, (luda_node *)roots[r]->node, &capacity));
     for (int i = 0; i < walk->count; i++) /* grows as it goes */
-        for (int k = 0; k < walk->entries[i].node->nin; k++)
+        for (int k = 0; k < walk->entries[i].node->nin && walk->entries[i].node->order > walk->since; k++)
             if (walk->entries[i].node->in[k].parent)
                 LUDA_TRY(visit(walk, walk->entries[i].node->in[k].parent, &capacity));
     qsort(walk->entries, (size_t)walk->count, sizeof *walk->entries, newest_first);
     LUDA_TRY(rebuild_index(walk, walk->mask + 1));
     LUDA_TRY(make_room(walk));
     for (int i = 0; i < walk->count; i++)
-        for (int k = 0; k < walk->entries[i].node->nin; k++)
+        for (int k = 0; k < walk->entries[i].node->nin && walk->entries[i].node->order > walk->since; k++)
             if (walk->entries[i].node->in[k].parent)
                 luda__walk_entry(walk, walk->entries[i].node->in[k].parent)->uses++;
     if (options && options->ninputs > 0)

@@ -67,6 +67,8 @@ luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const c
 /* An error where a tracked tensor's storage was changed through another view since it was recorded. */
 luda_status luda__fresh_enough(const luda_tensor *tensor, const char *op);
 
+luda_status luda__check_results(luda_op op, luda_tensor *const *in, int nin, const luda_tensor *into, luda_tensor *const *out);
+
 /* --- Rules --- */
 
 /* How an operator's gradient column reads. */

@@ -1,4 +1,4 @@
-/* Gradient rules of positions along a dimension, of sorting and scans. */
+/* Gradient rules of positions along a dimension, of sorting, scans and Fourier transforms. */
 #include "rule.h"
 
 #define mul(a, b) luda__rule2(w, LUDA_OP_mul, a, b)
@@ -81,4 +81,16 @@ RULE1(linear_scan)
     T in[] = { g, shifted(w, x[1], dim, -back) };
     T r = in[0] && in[1] ? luda__rule_apply(w, LUDA_OP_linear_scan, in, 2, &attrs, NULL) : NULL;
     return i == 0 ? r : mul(r, shifted(w, y[0], dim, back));
+}
+
+/* The adjoint turns the other way; that of the first half of a real line is the real part of the sum over one. */
+RULE1(dft)
+{
+    luda_attrs attrs = *w->attrs;
+    struct luda_dft_attrs *a = &attrs.dft;
+    a->inverse = !a->inverse;
+    a->size = w->node->in[0].shape[a->dim];
+    if (a->transform != LUDA_DFT_COMPLEX)
+        a->transform = a->transform == LUDA_DFT_REAL ? LUDA_DFT_HERMITIAN : LUDA_DFT_REAL;
+    return i == 0 && g ? luda__rule_apply(w, LUDA_OP_dft, &g, 1, &attrs, NULL) : NULL;
 }

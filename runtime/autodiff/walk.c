@@ -94,13 +94,26 @@ static luda_status contribute(luda_walk *walk, walk_entry *entry, int output, lu
     return status;
 }
 
-luda_status luda_walk_new(luda_tensor *const *roots, luda_tensor *const *gradients, int nroots,
-                          const luda_backward_options *options, luda_walk **out)
+static bool is_final_leaf(const luda_walk *walk, const walk_entry *entry)
+{
+    return entry->node->leaf && entry->uses == 0 && entry->node->order > walk->since;
+}
+
+luda_status luda__walk_make(luda_walk **out)
 {
     luda_walk *walk = calloc(1, sizeof *walk);
     if (!walk)
         return luda__fail(LUDA_ENOMEM, "backward: no memory");
     luda__object_init(walk, &walk_class);
+    *out = walk;
+    return LUDA_OK;
+}
+
+luda_status luda_walk_new(luda_tensor *const *roots, luda_tensor *const *gradients, int nroots,
+                          const luda_backward_options *options, luda_walk **out)
+{
+    luda_walk *walk = NULL;
+    LUDA_TRY(luda__walk_make(&walk));
     walk->create_graph = options && options->create_graph;
     walk->retain = walk->create_graph || (options && options->retain);
     luda_status status = luda_gradients_new(&walk->gradients);
@@ -118,7 +131,7 @@ luda_status luda_walk_new(luda_tensor *const *roots, luda_tensor *const *gradien
             status = contribute(walk, luda__walk_entry(walk, (luda_node *)roots[r]->node), roots[r]->node_output, g);
     }
     for (int i = 0; i < walk->count && status == LUDA_OK; i++) /* roots that are leaves */
-        if (walk->entries[i].node->leaf && walk->entries[i].uses == 0)
+        if (is_final_leaf(walk, &walk->entries[i]))
             walk->ready[walk->nready++] = i;
     if (status != LUDA_OK) {
         luda_walk_release(walk);
@@ -171,7 +184,8 @@ static void finish(luda_walk *walk, walk_entry *entry)
         if (!node->in[i].parent)
             continue;
         walk_entry *parent = luda__walk_entry(walk, node->in[i].parent);
-        if (--parent->uses == 0 && parent->node->leaf)
+        parent->uses--;
+        if (is_final_leaf(walk, parent))
             walk->ready[walk->nready++] = (int32_t)(parent - walk->entries);
     }
     if (!walk->retain)
@@ -202,6 +216,8 @@ static luda_status hand_to_parent(luda_walk *walk, const luda_node_input *input,
 static luda_status distribute(luda_walk *walk, walk_entry *entry, luda_status status)
 {
     luda_node *node = entry->node;
+    if (status == LUDA_OK && walk->anomaly)
+        status = luda__check_gradients(node, entry->g, walk->dx);
     for (int i = 0; i < node->nin; i++) {
         luda_tensor *gradient = walk->dx[i];
         walk->dx[i] = NULL;
@@ -263,6 +279,11 @@ static void find_sums(luda_walk *walk, const walk_entry *entry)
         bool fits = sum && entry->g[0] && sum->dtype == entry->g[0]->dtype && sum->dtype == input->dtype;
         walk->into[i] = fits && is_own(walk, sum) ? sum : NULL;
     }
+}
+
+static const char *lasting_name(const luda_node *node)
+{
+    return node->op >= 0 ? luda_op_get((luda_op)node->op)->name : node->class->name;
 }
 
 static luda_status run_rule(luda_walk *walk, walk_entry *entry)
@@ -327,7 +348,7 @@ static luda_status step_node(luda_walk *walk, int *event)
 {
     walk_entry *entry = &walk->entries[walk->position];
     luda_node *node = entry->node;
-    if (node->leaf) {
+    if (node->leaf || node->order <= walk->since) {
         walk->position++;
         return LUDA_OK;
     }
@@ -341,10 +362,17 @@ static luda_status step_node(luda_walk *walk, int *event)
     }
     LUDA_TRY(capture(walk, entry));
     mark_needs(walk, node);
-    if (node->op >= 0)
-        return distribute(walk, entry, run_rule(walk, entry));
-    if (node->class)
-        return distribute(walk, entry, node->class->backward(node, node->state, entry->g, walk->need, walk->dx));
+    if (node->op >= 0 || node->class) {
+        luda_context *context = luda__context();
+        int64_t start = context->profile ? luda_profile_now() : 0;
+        const char *name = lasting_name(node);
+        luda_status status = node->op >= 0 ? run_rule(walk, entry)
+                                           : node->class->backward(node, node->state, entry->g, walk->need, walk->dx);
+        status = distribute(walk, entry, status);
+        if (context->profile)
+            luda__profile_add(context, name, LUDA_PROFILE_BACKWARD, start);
+        return status;
+    }
     walk->current = entry;
     walk->waits = WALK_WAITS_NODE;
     *event = LUDA_NEEDS_LUA;
@@ -365,111 +393,22 @@ static luda_status resume(luda_walk *walk)
 luda_status luda_walk_step(luda_walk *walk, int *event)
 {
     luda_context *context = luda__context();
-    int before = context->grad_enabled, autocast = context->autocast;
+    int before = context->grad_enabled, autocast = context->autocast, anomaly = context->anomaly;
     int reached = LUDA_WALK_DONE;
     if (walk->failed)
         return luda__fail(LUDA_EGRAPH, "backward: this walk has failed; start a new one");
     context->grad_enabled = walk->create_graph;
     context->autocast = LUDA__NO_AUTOCAST; /* rules see the types that were recorded */
+    context->anomaly = 0;                  /* what they give is looked at, not their parts */
+    walk->anomaly = anomaly;
     luda_status status = resume(walk);
     while (status == LUDA_OK && reached == LUDA_WALK_DONE && (walk->nready > 0 || walk->position < walk->count))
         status = walk->nready > 0 ? step_leaf(walk, &reached) : step_node(walk, &reached);
     context->grad_enabled = before;
     context->autocast = autocast;
+    context->anomaly = anomaly;
     walk->failed = status != LUDA_OK;
     if (status == LUDA_OK)
         *event = reached;
-    return status;
-}
-
-/* --- What Lua asks and gives --- */
-
-int64_t luda_walk_tag(const luda_walk *walk)
-{
-    const walk_entry *entry = walk->current;
-    return walk->waits == WALK_WAITS_HOOK ? entry->node->hooks[entry->next_hook].tag : entry->node->tag;
-}
-
-int luda_walk_is_hook(const luda_walk *walk)
-{
-    return walk->waits == WALK_WAITS_HOOK;
-}
-
-luda_node *luda_walk_node(const luda_walk *walk)
-{
-    return walk->waits == WALK_RUNS ? NULL : walk->current->node;
-}
-
-luda_tensor *luda_walk_gradient(const luda_walk *walk, int output)
-{
-    if (walk->waits == WALK_RUNS)
-        return NULL;
-    const walk_entry *entry = walk->current;
-    if (walk->waits == WALK_WAITS_HOOK)
-        output = entry->node->hooks[entry->next_hook].output;
-    return output >= 0 && output < entry->node->nout ? entry->g[output] : NULL;
-}
-
-int luda_walk_needs(const luda_walk *walk, int input)
-{
-    return walk->waits == WALK_WAITS_NODE && input >= 0 && input < walk->current->node->nin && walk->need[input];
-}
-
-luda_status luda_walk_give(luda_walk *walk, int input, luda_tensor *gradient)
-{
-    char given[160], wanted[160];
-    if (walk->waits == WALK_RUNS)
-        return luda__fail(LUDA_EGRAPH, "backward: the walk waits for nothing");
-    luda_node *node = walk->current->node;
-    luda_tensor **place;
-    int ndim;
-    const int64_t *shape;
-    if (walk->waits == WALK_WAITS_HOOK) {
-        place = &walk->current->g[node->hooks[walk->current->next_hook].output];
-        ndim = (*place)->ndim;
-        shape = (*place)->shape;
-    } else {
-        if (input < 0 || input >= node->nin)
-            return luda__fail(LUDA_EGRAPH, "%s: a gradient for input %d of %d was given", luda__node_name(node), input + 1, node->nin);
-        place = &walk->dx[input];
-        ndim = node->in[input].ndim;
-        shape = node->in[input].shape;
-    }
-    if (gradient && (gradient->ndim != ndim || memcmp(gradient->shape, shape, (size_t)ndim * sizeof *shape) != 0))
-        return luda__fail(LUDA_ESHAPE, "%s: a gradient of shape %s was given where %s is needed", luda__node_name(node),
-                          luda__shape_text(gradient->ndim, gradient->shape, given, sizeof given),
-                          luda__shape_text(ndim, shape, wanted, sizeof wanted));
-    luda__retain(gradient);
-    luda_tensor_release(*place);
-    *place = gradient;
-    return LUDA_OK;
-}
-
-void luda_walk_report_leaves(luda_walk *walk, int report)
-{
-    walk->report_leaves = report != 0;
-}
-
-uint64_t luda_walk_leaf(const luda_walk *walk)
-{
-    return walk->leaf;
-}
-
-luda_gradients *luda_walk_gradients(luda_walk *walk)
-{
-    return walk->gradients;
-}
-
-luda_status luda_backward(luda_tensor *root, luda_tensor *gradient, const luda_backward_options *options, luda_gradients **out)
-{
-    luda_walk *walk;
-    int event = LUDA_WALK_DONE;
-    LUDA_TRY(luda_walk_new(&root, &gradient, 1, options, &walk));
-    luda_status status = luda_walk_step(walk, &event);
-    if (status == LUDA_OK && event == LUDA_NEEDS_LUA)
-        status = luda__fail(LUDA_ENOTSUP, "backward: the graph has a Lua node; walk it with luda_walk_step");
-    if (status == LUDA_OK)
-        *out = luda__retain(walk->gradients);
-    luda_walk_release(walk);
     return status;
 }

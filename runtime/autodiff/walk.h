@@ -24,6 +24,8 @@ typedef enum walk_wait { WALK_RUNS, WALK_WAITS_HOOK, WALK_WAITS_NODE } walk_wait
 struct luda_walk {
     luda_object base;
     bool retain, create_graph, report_leaves, failed;
+    bool anomaly; /* gradients are looked at */
+    uint64_t since; /* nodes up to this order gather gradients and are not run */
     walk_entry *entries; /* descending creation order */
     int count, position;
     /* node -> entry: open addressing, a power of two, -1 is empty */
@@ -46,8 +48,11 @@ struct luda_walk {
     uint64_t leaf;
 };
 
+luda_status luda__walk_make(luda_walk **out);
 /* Finds every node that the roots reach. */
 luda_status luda__walk_discover(luda_walk *walk, luda_tensor *const *roots, int nroots, const luda_backward_options *options);
+/* Errors where a value that is not finite comes out of finite ones (anomaly.c). */
+luda_status luda__check_gradients(const luda_node *node, luda_tensor *const *g, luda_tensor *const *dx);
 walk_entry *luda__walk_entry(const luda_walk *walk, const luda_node *node);
 
 #endif

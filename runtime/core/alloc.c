@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MINIMUM_SHIFT = 6, FINE_SHIFT = 20, COARSE_CLASSES = 4 * (FINE_SHIFT - MINIMUM_SHIFT), CLASSES = COARSE_CLASSES + 32 * 28 };
-enum { MAX_DEVICES = 17, THREAD_CLASSES = 28, THREAD_DEPTH = 32, THREAD_BYTES = 256 << 10 };
+enum { MAX_DEVICES = 17, THREAD_CLASSES = 28, THREAD_DEPTH = 32, THREAD_BYTES = 1 << 20 };
 
 typedef struct free_block {
     struct free_block *next;

@@ -62,6 +62,7 @@ static void context_destroy(void *object)
 {
     luda_context *context = object;
     luda__context_close(context);
+    luda_profile_stop(context);
     luda__release(context->generator);
     context->generator = NULL;
     free(context->dead_tags);

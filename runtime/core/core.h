@@ -270,6 +270,9 @@ struct luda_context {
     luda_generator *generator;
     int grad_enabled;
     int autocast; /* a half type, or LUDA__NO_AUTOCAST */
+    int anomaly;  /* values are looked at */
+    struct luda__profile *profile; /* NULL: off */
+    uint64_t anomaly_node;
     /* Bytes of storages made under this context: what the thread counted that uses it (a locked instruction is dear), and others. */
     int64_t own_bytes;
     atomic_llong foreign_bytes;
@@ -288,8 +291,11 @@ struct luda_context {
     int dead_count, dead_capacity;
 };
 
+/* An event that ends now (profile.c); the context has a profile. */
+void luda__profile_add(luda_context *context, const char *name, int kind, int64_t start);
+
 /* Bits of luda_signals.attend. */
-enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4 };
+enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4, LUDA__NOTE_SITE = 8 };
 
 luda_context *luda__context(void); /* the thread's current one */
 /* Adds to the bytes that a context answers for, and returns them; also from a thread that uses another context. */

@@ -256,7 +256,9 @@ static luda_status run_kernel(const luda_plan *plan, luda_tensor *const *in, lud
     luda_kernel kernel = device->kernels(plan->device.index)->kernels[plan->op][dtype];
     luda_status status;
     if (!kernel) {
-        status = luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on %s", plan->info->name, luda_dtype_name(dtype), device->name);
+        bool elsewhere = luda__cpu_kernels()->kernels[plan->op][dtype]; /* never true on the CPU */
+        status = luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on %s%s", plan->info->name, luda_dtype_name(dtype), device->name,
+                            elsewhere ? "; it runs on the processor, move the tensors with :to(\"cpu\")" : "");
     } else {
         luda_call call = { ins, outs, count, plan->info->outputs, plan->op, &plan->attrs, accumulate, NULL, message };
         if (device->stream_current)
@@ -362,29 +364,30 @@ luda_status luda__run(luda_plan *plan, luda_tensor *const *in, luda_tensor *into
     return LUDA_OK;
 }
 
-/* All elements as one dimension. */
-static void flat_operand(const luda_tensor *t, luda_operand *o)
+/* All elements as one dimension; a single one is repeated. */
+static void flat_operand(const luda_tensor *t, int64_t numel, luda_operand *o)
 {
     o->data = luda__data(t);
     o->dtype = t->dtype;
     o->ndim = 1;
-    o->numel = o->shape[0] = t->numel;
-    o->stride[0] = 1;
+    o->numel = o->shape[0] = numel;
+    o->stride[0] = t->numel == numel;
 }
 
 luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor *into, luda_tensor **out)
 {
     luda_operand ins[LUDA_MAX_INPUTS], outs[1];
     char message[256];
-    luda_kernel kernel = luda__cpu_kernels()->kernels[op][in[0]->dtype];
+    const luda_tensor *like = in[nin > 1 && in[1]->ndim > in[0]->ndim];
+    luda_kernel kernel = luda__cpu_kernels()->kernels[op][like->dtype];
     if (!kernel)
-        return luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on cpu", luda_op_get(op)->name, luda_dtype_name((luda_dtype)in[0]->dtype));
+        return luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on cpu", luda_op_get(op)->name, luda_dtype_name((luda_dtype)like->dtype));
     luda_tensor *made = luda__retain(into);
     if (!into)
-        LUDA_TRY(luda_tensor_new(result, in[0]->storage->device, in[0]->ndim, in[0]->shape, &made));
+        LUDA_TRY(luda_tensor_new(result, like->storage->device, like->ndim, like->shape, &made));
     for (int i = 0; i < nin; i++)
-        flat_operand(in[i], &ins[i]);
-    flat_operand(made, &outs[0]);
+        flat_operand(in[i], like->numel, &ins[i]);
+    flat_operand(made, like->numel, &outs[0]);
     luda_call call = { ins, outs, nin, 1, op, NULL, 0, NULL, message };
     count_run(op);
     luda_status status = kernel(&call);

@@ -186,7 +186,14 @@ luda_status luda_tensor_scalar(double value, luda_dtype dtype, luda_tensor **out
         (value != floor(value) || value < integer_range[dtype].low || value > integer_range[dtype].high ||
          (dtype == LUDA_I64 && value == 0x1p63)))
         return luda__fail(LUDA_EINVAL, "scalar: %.17g does not fit %s", value, luda_dtype_name(dtype));
-    return scalar_from(LUDA_F64, &value, dtype, out);
+    if (dtype != LUDA_F32 && dtype != LUDA_F64)
+        return scalar_from(LUDA_F64, &value, dtype, out);
+    LUDA_TRY(luda_tensor_new(dtype, (luda_device){ LUDA_CPU, 0 }, 0, NULL, out)); /* at once: numbers beside tensors are many */
+    if (dtype == LUDA_F64)
+        *(double *)(*out)->storage->data = value;
+    else
+        *(float *)(*out)->storage->data = (float)value;
+    return LUDA_OK;
 }
 
 luda_status luda_tensor_scalar_i64(int64_t value, luda_dtype dtype, luda_tensor **out)

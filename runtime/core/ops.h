@@ -31,9 +31,11 @@ luda_status luda__plan_shapes(luda_plan *plan);
  * dtype that shares memory with no input.
  */
 luda_status luda__accumulate(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into);
-/* An elementwise row over contiguous CPU tensors of one dtype and shape, without recording; into one that fits, or NULL. */
+/*
+ * An elementwise row over contiguous CPU tensors of one dtype and shape, or 0-d beside them, without recording; into one that
+ * fits, or NULL.
+ */
 luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor *into, luda_tensor **out);
 luda_dtype luda__promote(luda_dtype a, luda_dtype b);
-luda_status luda__broadcast(const char *op, const luda_tensor *a, int *ndim, int64_t *shape);
 
 #endif

@@ -40,8 +40,7 @@ static bool same_shape(const luda_tensor *a, const luda_tensor *b)
     return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
 
-/* Widens ndim, shape by a; false where sizes clash. Aligned at the last dimension; 1 gives way, also to 0. */
-static bool widen(const int64_t *a, int a_ndim, int *ndim, int64_t *shape)
+bool luda__widen(const int64_t *a, int a_ndim, int *ndim, int64_t *shape)
 {
     if (a_ndim > *ndim) {
         memmove(shape + (a_ndim - *ndim), shape, (size_t)*ndim * sizeof *shape);
@@ -71,7 +70,7 @@ static luda_status shape_broadcast(luda_plan *plan)
     int ndim = 0;
     int64_t shape[LUDA_MAX_DIMS];
     for (int i = 0; i < plan->nin; i++)
-        if (!widen(plan->in[i]->shape, plan->in[i]->ndim, &ndim, shape))
+        if (!luda__widen(plan->in[i]->shape, plan->in[i]->ndim, &ndim, shape))
             return luda__shapes_differ(plan, plan->in[0], plan->in[i], "sizes must be equal or 1, aligned at the last dimension");
     return luda__set_shape(plan, 0, ndim, shape);
 }
@@ -242,9 +241,9 @@ static luda_status shape_matmul(luda_plan *plan)
     }
     int ndim = 0;
     int64_t shape[LUDA_MAX_DIMS + 2];
-    if (a->ndim > 2 && !widen(a->shape, a->ndim - 2, &ndim, shape))
+    if (a->ndim > 2 && !luda__widen(a->shape, a->ndim - 2, &ndim, shape))
         return LUDA_EINTERNAL;
-    if (b->ndim > 2 && !widen(b->shape, b->ndim - 2, &ndim, shape))
+    if (b->ndim > 2 && !luda__widen(b->shape, b->ndim - 2, &ndim, shape))
         return luda__shapes_differ(plan, a, b, "the batch sizes must be equal or 1");
     if (a->ndim > 1)
         shape[ndim++] = a->shape[a->ndim - 2];
@@ -443,6 +442,7 @@ static luda_status (*const rules[])(luda_plan *) = {
 #define shape_nonzero luda__shape_nonzero
 #define shape_paired luda__shape_paired
 #define shape_search luda__shape_search
+#define shape_dft luda__shape_dft
 #define shape_conv luda__shape_conv
 #define shape_conv_input luda__shape_conv_input
 #define shape_conv_weight luda__shape_conv_weight
@@ -450,6 +450,11 @@ static luda_status (*const rules[])(luda_plan *) = {
 #define shape_max_pool_backward luda__shape_max_pool_backward
 #define shape_avg_pool luda__shape_avg_pool
 #define shape_avg_pool_backward luda__shape_avg_pool_backward
+#define shape_square luda__shape_square
+#define shape_factors luda__shape_factors
+#define shape_eigh luda__shape_eigh
+#define shape_solve luda__shape_solve
+#define shape_det luda__shape_det
 #define LUDA_OP(name, nin, nout, types, family, shape, ...) shape_##shape,
 #include "../../kernels/ops.def"
 };

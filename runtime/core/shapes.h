@@ -28,6 +28,7 @@ luda_status luda__shape_scatter(luda_plan *plan);
 luda_status luda__shape_nonzero(luda_plan *plan);
 luda_status luda__shape_paired(luda_plan *plan);
 luda_status luda__shape_search(luda_plan *plan);
+luda_status luda__shape_dft(luda_plan *plan);
 
 /* Rules of convolution and pooling (shapes_image.c). */
 luda_status luda__shape_conv(luda_plan *plan);
@@ -38,6 +39,15 @@ luda_status luda__shape_max_pool_backward(luda_plan *plan);
 luda_status luda__shape_avg_pool(luda_plan *plan);
 luda_status luda__shape_avg_pool_backward(luda_plan *plan);
 
+/* Rules of linear algebra (shapes_linalg.c). */
+luda_status luda__shape_square(luda_plan *plan);
+luda_status luda__shape_factors(luda_plan *plan);
+luda_status luda__shape_eigh(luda_plan *plan);
+luda_status luda__shape_solve(luda_plan *plan);
+luda_status luda__shape_det(luda_plan *plan);
+
+/* Widens ndim, shape by a; false where sizes clash. Aligned at the last dimension; 1 gives way, also to 0. */
+bool luda__widen(const int64_t *a, int a_ndim, int *ndim, int64_t *shape);
 /* Fills -1 and checks the element count; false where it does not fit. */
 bool luda__infer_shape(int64_t numel, luda_shape *shape);
 /* Strides that give x another shape without a copy; false where there are none. */

@@ -1,4 +1,4 @@
-/* Shape rules of positions along a dimension, of sorting, scans and searches. */
+/* Shape rules of positions along a dimension, of sorting, scans, searches and Fourier transforms. */
 #include "shapes.h"
 
 #include <string.h>
@@ -55,4 +55,31 @@ luda_status luda__shape_search(luda_plan *plan)
     if (!fit)
         return luda__shapes_differ(plan, sorted, values, "the sorted row is one for all values, or one for each row of them");
     return luda__same_shape(plan, 0, 1);
+}
+
+/* Dimensions count without the last where that holds real and imaginary parts. */
+luda_status luda__shape_dft(luda_plan *plan)
+{
+    const luda_tensor *x = plan->in[0];
+    struct luda_dft_attrs *a = &plan->attrs.dft;
+    bool real = a->transform == LUDA_DFT_REAL, paired = x->ndim > 1 && x->shape[x->ndim - 1] == 2;
+    int ndim = real ? x->ndim : x->ndim - 1;
+    char text[160];
+    luda__shape_text(x->ndim, x->shape, text, sizeof text);
+    if (!real && !paired)
+        return luda__fail(LUDA_ESHAPE, "dft: the input has shape %s; a complex tensor has a last dimension of 2, real and imaginary part", text);
+    if (ndim < 1 || ndim + real > LUDA_MAX_DIMS)
+        return luda__fail(LUDA_ESHAPE, "dft: the input has shape %s; one to %d dimensions are possible", text, LUDA_MAX_DIMS - real);
+    LUDA_TRY(luda__normalize_dim(plan, &a->dim, ndim));
+    int64_t n = x->shape[a->dim], shape[LUDA_MAX_DIMS];
+    memcpy(shape, x->shape, sizeof shape);
+    if (n == 0)
+        return luda__fail(LUDA_ESHAPE, "dft: the input has shape %s; there is nothing to transform", text);
+    if (a->transform == LUDA_DFT_HERMITIAN && (a->size < 1 || a->size / 2 + 1 != n))
+        return luda__fail(LUDA_ESHAPE, "dft: %lld results need %lld numbers, the input %s has %lld", (long long)a->size,
+                          (long long)(a->size / 2 + 1), text, (long long)n);
+    shape[a->dim] = real ? n / 2 + 1 : a->transform == LUDA_DFT_HERMITIAN ? a->size : n;
+    if (real)
+        shape[x->ndim] = 2;
+    return luda__set_shape(plan, 0, real ? ndim + 1 : a->transform == LUDA_DFT_HERMITIAN ? ndim : x->ndim, shape);
 }

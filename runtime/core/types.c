@@ -122,6 +122,16 @@ static luda_status types_FLOAT_ONLY(luda_plan *plan)
     return promote_from(plan, 0);
 }
 
+/* LAPACK has two element types. */
+static luda_status types_MATRIX(luda_plan *plan)
+{
+    LUDA_TRY(types_FLOAT_ONLY(plan));
+    if (luda_dtype_size(first_cast(plan)) == 2)
+        return refuse(plan, 0, "f32 or f64 is needed, convert it with :to(\"f32\")");
+    plan->out[1].dtype = plan->out[2].dtype = plan->out[0].dtype;
+    return LUDA_OK;
+}
+
 static luda_status types_FLOAT_NUM(luda_plan *plan)
 {
     return types_NUM(plan);

@@ -15,6 +15,8 @@ local M = {}
 ---@field retain? boolean keep the graph
 ---@field create_graph? boolean record the backward pass
 ---@field inputs? luda.Tensor[] gradients of these only
+---@field since? any gradients stop at what was recorded up to this mark
+---@field outer? any a walk whose waiting node gets what they stopped with
 ---@field on_leaf? fun(id: integer, gradients: luda.Gradients) a leaf's gradient is final
 
 local function step_through(walk, options, gradients)
@@ -32,7 +34,7 @@ local function step_through(walk, options, gradients)
         errors.raise("internal", "backward: nothing stands for tag %d", tonumber(C.luda_walk_tag(walk)))
       end
       C.luda_set_grad_enabled(options.create_graph and 1 or 0)
-      handler:run(walk)
+      handler:run(walk, options)
     end
   end
 end
@@ -71,6 +73,7 @@ function M.run(roots, seeds, options)
     create_graph = options.create_graph and 1 or 0,
     ninputs = #inputs,
     inputs = wanted,
+    since = options.since or 0,
   })
   local out = ffi.new("luda_walk *[1]")
   lib.check(C.luda_walk_new(pointers(roots, #roots), pointers(seeds, #roots), #roots, settings, out))
@@ -83,13 +86,17 @@ function M.run(roots, seeds, options)
   local gradients = Gradients(found)
   local autocast = C.luda_set_autocast(-1) -- for what runs in Lua; the core's steps turn it off themselves
   local ok, err = pcall(step_through, walk, options, gradients)
+  if ok and options.outer then
+    ok, err = pcall(lib.check, C.luda_walk_hand_over(walk, options.outer))
+  end
   C.luda_set_grad_enabled(mode)
   C.luda_set_autocast(autocast)
   C.luda_walk_release(ffi.gc(walk, nil))
   tags.drain()
   if not ok then
     gradients:release()
-    error(err, 0)
+    local anomaly = package.loaded["luda.autograd.anomaly"]
+    error(anomaly and anomaly.explain(err) or err, 0)
   end
   return gradients
 end

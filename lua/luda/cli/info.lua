@@ -14,6 +14,7 @@ end
 
 local LIBRARIES = {
   { "oneDNN", "libdnnl.so.2", "fast convolutions" },
+  { "LAPACK", "liblapack.so.3", "linear algebra", "libopenblas.so.0" },
   { "zlib", "libz.so.1", "compressed data sets" },
 }
 
@@ -25,7 +26,7 @@ function M.main()
   print(("threads        %d"):format(C.luda_threads()))
   print(("cuda devices   %s"):format(cuda()))
   for _, row in ipairs(LIBRARIES) do
-    local found = pcall(ffi.load, row[2])
+    local found = pcall(ffi.load, row[2]) or row[4] and pcall(ffi.load, row[4])
     print(("%-14s %s"):format(row[1], found and "found" or "not found: needed for " .. row[3]))
   end
   return 0

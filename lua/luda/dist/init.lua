@@ -3,11 +3,17 @@
 local lib = require "luda.ffi"
 local args = require "luda.args"
 local errors = require "luda.error"
+local spans = require "luda.spans"
 local Comm = require "luda.dist.comm"
 
 local ffi, C = lib.ffi, lib.C
 
 local M = { Comm = Comm }
+
+spans.watch(Comm, "comm", "collective", {
+  "all_reduce", "all_reduce_", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "send",
+  "recv", "barrier",
+})
 
 --- Where rank, size and addresses stand, by launcher. The first whose rank variable is set counts.
 local LAUNCHERS = {

@@ -9,6 +9,7 @@ local initial = require "luda.nn.initial"
 local interpolate = require("luda.nn.interpolation").interpolate
 local layers = require "luda.nn.layers"
 local modules = require "luda.nn.module"
+local volumes = require "luda.nn.volumes"
 
 local methods, functions, positive = tensors.methods, ops.functions, layers.positive
 
@@ -77,6 +78,22 @@ end
 
 function Conv1d:forward(x)
   return images.conv1d(x, self.weight, self.bias, self.options)
+end
+
+--- Convolution of volumes [N, inputs, D, H, W]. The weight is [outputs, inputs / groups, KD, KH, KW] and starts as that of
+-- Conv2d.
+---@class luda.nn.Conv3d: luda.nn.Module
+---@overload fun(inputs: integer, outputs: integer, kernel: integer|integer[], options: table?): luda.nn.Conv3d
+local Conv3d = modules.module("Conv3d")
+M.Conv3d = Conv3d
+
+function Conv3d:init(inputs, outputs, kernel, given)
+  local options = args.options("Conv3d", given, { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true })
+  fill(self, "Conv3d", inputs, outputs, volumes.triple("Conv3d", "kernel", kernel, 1), options)
+end
+
+function Conv3d:forward(x)
+  return volumes.conv3d(x, self.weight, self.bias, self.options)
 end
 
 --- Transposed convolution of images [N, inputs, H, W]. The weight is [inputs, outputs / groups, KH, KW].

@@ -42,11 +42,12 @@ function GPT:init(given)
   local options = args.options("GPT", given, {
     vocab = absent, context = absent, layers = absent, heads = absent, width = absent,
     dropout = 0, bias = true, tied = true, norm = "layer", mlp = 4, base = 1,
+    checkpoint = false,
   })
   for _, name in ipairs { "vocab", "context", "layers", "heads", "width" } do
     layers.positive("GPT", name, options[name])
   end
-  self.context, self.base, self.vocab = options.context, options.base, options.vocab
+  self.context, self.base, self.vocab, self.checkpoint = options.context, options.base, options.vocab, options.checkpoint
   self.tokens = layers.Embedding(options.vocab, options.width, { base = options.base })
   self.positions = layers.Embedding(options.context, options.width)
   self.dropout = layers.Dropout(options.dropout)
@@ -76,7 +77,11 @@ local function hidden(self, ids)
   end
   local x = self.dropout(self.tokens(ids) + methods.narrow(self.positions.weight, 1, 1, length))
   for _, block in ipairs(self.blocks) do
-    x = block(x)
+    if self.checkpoint then
+      x = autograd.checkpoint(block, x)
+    else
+      x = block(x)
+    end
   end
   return self.norm(x)
 end

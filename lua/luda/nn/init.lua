@@ -56,7 +56,10 @@ for file, names in pairs {
     "poisson_nll_loss", "kl_div", "binary_cross_entropy", "hinge_embedding_loss", "margin_ranking_loss",
     "cosine_embedding_loss", "triplet_margin_loss",
   },
-  tokens = { "rope", "embedding_bag" },
+  tokens = { "embedding", "rope", "embedding_bag" },
+  volumes = { "conv3d", "adaptive_avg_pool1d" },
+  ctc = { "ctc_loss" },
+  vocabulary = { "linear_cross_entropy" },
 } do
   for _, name in ipairs(names) do
     places[name] = "luda.nn." .. file

@@ -5,6 +5,7 @@ local autograd = require "luda.autograd"
 local class = require "luda.class"
 local errors = require "luda.error"
 local scope = require "luda.scope"
+local spans = require "luda.spans"
 local tensors = require "luda.tensor"
 local fields = require "luda.nn.fields"
 require "luda.sugar"
@@ -39,6 +40,9 @@ local function construct(made, ...)
 end
 
 local function forward(self, ...)
+  if spans.active then
+    return spans.run(getmetatable(self).class_name, "module", self.forward, self, ...)
+  end
   return self:forward(...)
 end
 

@@ -1,4 +1,5 @@
---- Recurrent layers: LSTM and GRU. A loop over time; what the inputs give to the gates is one product for all steps.
+--- Recurrent layers and single cells: LSTM, GRU and plain ones. Layers loop over time; what the inputs give to the gates is
+-- one product for all steps.
 
 local args = require "luda.args"
 local create = require "luda.create"
@@ -35,6 +36,14 @@ local function gru_cell(inputs, h, _, weight, bias, width)
   local open = methods.sigmoid(gate(inputs, 1, width, 2) + gate(hidden, 1, width, 2))
   local new = methods.tanh(gate(inputs, 3, width) + gate(open, 1, width) * gate(hidden, 3, width))
   return new + gate(open, 2, width) * (h - new)
+end
+
+local function tanh_cell(inputs, h, _, weight, bias)
+  return methods.tanh(inputs + functions.linear(h, weight, bias))
+end
+
+local function relu_cell(inputs, h, _, weight, bias)
+  return methods.relu(inputs + functions.linear(h, weight, bias))
 end
 
 --- One direction of one layer over x [T, B, inputs]: the results [T, B, H] and the last states.
@@ -168,5 +177,69 @@ M.LSTM = recurrent("LSTM", 4, lstm_cell, true)
 ---@class luda.nn.GRU: luda.nn.Module
 ---@overload fun(inputs: integer, width: integer, options: luda.RecurrentOptions?): luda.nn.GRU
 M.GRU = recurrent("GRU", 3, gru_cell, false)
+
+--- Makes a class of one cell, for one step of a loop of the user's. Parameters have PyTorch's names and shapes, weight_ih
+-- [gates * H, inputs], and start uniform within 1 / sqrt(H).
+local function single(name, gates, cells, has_cell_state)
+  local Cell = modules.module(name)
+
+  function Cell:init(inputs, width, given)
+    local known = { bias = true, nonlinearity = cells.tanh and "tanh" or nil }
+    local options = args.options(name, given, known)
+    self.inputs, self.width = positive(name, "the number of inputs", inputs), positive(name, "the width", width)
+    self.nonlinearity = options.nonlinearity
+    if not cells[options.nonlinearity or 1] then
+      errors.raise("invalid", "%s: nonlinearity is tanh or relu, not %s", name, args.describe(options.nonlinearity))
+    end
+    local bound = math.sqrt(1 / width)
+    self.weight_ih = initial.uniform({ gates * width, inputs }, bound)
+    self.weight_hh = initial.uniform({ gates * width, width }, bound)
+    if options.bias then
+      self.bias_ih = initial.uniform({ gates * width }, bound)
+      self.bias_hh = initial.uniform({ gates * width }, bound)
+    end
+  end
+
+  --- A state [B, H], or zeros.
+  local function state(self, given, batch, x)
+    local shape = { batch, self.width }
+    if given == nil then
+      return create.zeros(shape, { dtype = x.dtype, device = x.device })
+    elseif not is_tensor(given) or args.shape_text(given.shape) ~= args.shape_text(shape) then
+      errors.raise("shape", "%s: a state %s; %s is needed (batch, width)", name,
+        is_tensor(given) and args.shape_text(given.shape) or args.describe(given), args.shape_text(shape))
+    end
+    return given
+  end
+
+  function Cell:forward(x, h, c)
+    if not is_tensor(x) then
+      errors.raise("invalid", "%s: expected a tensor, got %s", name, args.describe(x))
+    elseif x.ndim ~= 2 or methods.size(x, 2) ~= self.inputs then
+      errors.raise("shape", "%s: the input has shape %s; [B, %d] is needed", name, args.shape_text(x.shape), self.inputs)
+    end
+    local batch = methods.size(x, 1)
+    local inputs = functions.linear(x, methods.t(self.weight_ih), self.bias_ih)
+    h, c = state(self, h, batch, x), has_cell_state and state(self, c, batch, x) or nil
+    return cells[self.nonlinearity or 1](inputs, h, c, methods.t(self.weight_hh), self.bias_hh, self.width)
+  end
+
+  return Cell
+end
+
+--- cell(x, h, c) gives the next h and c, [B, H]; both are zeros unless given.
+---@class luda.nn.LSTMCell: luda.nn.Module
+---@overload fun(inputs: integer, width: integer, options: {bias: boolean}?): luda.nn.LSTMCell
+M.LSTMCell = single("LSTMCell", 4, { lstm_cell }, true)
+
+--- cell(x, h) gives the next h.
+---@class luda.nn.GRUCell: luda.nn.Module
+---@overload fun(inputs: integer, width: integer, options: {bias: boolean}?): luda.nn.GRUCell
+M.GRUCell = single("GRUCell", 3, { gru_cell }, false)
+
+--- cell(x, h) gives the next h, tanh or relu of the sum of both products.
+---@class luda.nn.RNNCell: luda.nn.Module
+---@overload fun(inputs: integer, width: integer, options: {bias: boolean, nonlinearity: "tanh"|"relu"}?): luda.nn.RNNCell
+M.RNNCell = single("RNNCell", 1, { tanh = tanh_cell, relu = relu_cell }, false)
 
 return M

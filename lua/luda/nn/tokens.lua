@@ -61,6 +61,28 @@ function M.rope(x, given)
   return half and methods.to(y, x.dtype) or y
 end
 
+--- Rows of a table [count, D] by id, in place of each id. Ids count from `base`; the row of padding_idx gets no gradient.
+---@param ids luda.Tensor
+---@param weight luda.Tensor
+---@param given? {base: integer, padding_idx: integer}
+---@return luda.Tensor
+function M.embedding(ids, weight, given)
+  local options = args.options("embedding", given, { base = 1, padding_idx = args.absent })
+  if not (is_tensor(ids) and is_tensor(weight)) then
+    errors.raise("invalid", "embedding: ids and table must be tensors, not %s and %s", args.describe(ids),
+      args.describe(weight))
+  elseif weight.ndim ~= 2 then
+    errors.raise("shape", "embedding: ids %s and a table %s; the table is [count, D] and comes second",
+      args.shape_text(ids.shape), args.shape_text(weight.shape))
+  end
+  local rows = methods.index_select(weight, ids, { dim = 1, base = options.base })
+  if options.padding_idx == nil then
+    return rows
+  end
+  local padding = methods.eq(ids, args.integer("embedding", "padding_idx", options.padding_idx))
+  return functions.where(methods.unsqueeze(padding, -1), methods.detach(rows), rows)
+end
+
 --- The bag (from 1) of each id, when bag i begins at offsets[i].
 local function bags_of(count, offsets)
   local list, bags, starts = {}, {}, methods.totable(offsets)

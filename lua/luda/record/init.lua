@@ -14,6 +14,7 @@ local plain = require "luda.record.plain"
 local random = require "luda.random"
 local restore = require "luda.record.restore"
 local scope = require "luda.scope"
+local spans = require "luda.spans"
 local inspect = require "luda.record.inspect"
 
 ---@class luda.record
@@ -107,6 +108,8 @@ end
 function M.load(path)
   return restore.Record(file_path("load", path))
 end
+
+spans.watch(M, "record", "record", { "save", "load" })
 
 M.Manager = require "luda.record.manager"
 

@@ -26,27 +26,19 @@ local function text_of(value)
   return tostring(value)
 end
 
---- Runs an example; its values as text, one after the other.
+--- Runs an example; its values as text, one after the other, and in a list.
 ---@param example string
 ---@param environment? table
 ---@return string text
----@return any first
+---@return any[] values
 function M.run(example, environment)
   local chunk = assert(loadstring("return " .. example, "=example"))
   setfenv(chunk, environment or { luda = luda, math = math })
-  local values = { n = 0 }
-  local function take(...)
-    values = { n = select("#", ...), ... }
+  local values, texts = { chunk() }, {}
+  for i, value in ipairs(values) do
+    texts[i] = text_of(value)
   end
-  take(chunk())
-  for i = 1, values.n do
-    values[i] = { text_of(values[i]), values[i] }
-  end
-  local texts = {}
-  for i = 1, values.n do
-    texts[i] = values[i][1]
-  end
-  return values.n == 0 and "nothing" or table.concat(texts, "; "), values[1] and values[1][2]
+  return #texts == 0 and "nothing" or table.concat(texts, "; "), values
 end
 
 -- Support.
@@ -88,8 +80,8 @@ end
 
 local function try(entry, dtype, device, leaves)
   return pcall(function()
-    local _, first = M.run(entry.example, { luda = variant(entry, dtype, device, leaves), math = math })
-    return type(first) == "table" and luda.is_tensor(first[1]) and first[1] or first
+    local _, values = M.run(entry.example, { luda = variant(entry, dtype, device, leaves), math = math })
+    return type(values[1]) == "table" and luda.is_tensor(values[1][1]) and values[1] or values
   end)
 end
 
@@ -97,22 +89,25 @@ end
 ---@return boolean accepted
 ---@return any result the first, or the error
 function M.try(entry, dtype, device)
-  return try(entry, dtype, device)
+  local fine, values = try(entry, dtype, device)
+  return fine, fine and values[1] or values
 end
 
 --- What an operator's example does with the gradient: "yes", "zero" (none arrives) or "none" (refused).
 function M.gradient(entry)
   local leaves = {}
-  local fine, result = try(entry, "f64", "cpu", leaves)
+  local fine, values = try(entry, "f64", "cpu", leaves)
   if not fine then
-    return result.code == "graph" and "none" or tostring(result)
-  elseif not luda.is_tensor(result) or not result.requires_grad then
-    return "zero"
+    return values.code == "graph" and "none" or tostring(values)
   end
-  local gradients = result:sum():backward()
-  for _, leaf in ipairs(leaves) do
-    if gradients[leaf] then
-      return "yes"
+  for _, value in ipairs(values) do
+    if luda.is_tensor(value) and value.requires_grad then
+      local gradients = value:sum():backward { retain = true }
+      for _, leaf in ipairs(leaves) do
+        if gradients[leaf] then
+          return "yes"
+        end
+      end
     end
   end
   return "zero"

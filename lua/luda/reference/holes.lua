@@ -37,15 +37,6 @@ M.promised = [[
 
 --- { what kind of hole, names, reason }; the kinds are "operators", and "on cuda" or "on cpu" for rows without some kernels.
 M.list = {
-  { what = "operators", names = { "mm", "bmm", "mv", "dot" },
-    reason = "matmul does what each of these does, by the dimensions of its operands." },
-  { what = "operators", names = { "addmm", "baddbmm" },
-    reason = "linear adds a bias in the same pass; elsewhere c + a:matmul(b) costs one pass more." },
-  { what = "operators", names = { "outer", "kron", "tensordot", "einsum", "cross" },
-    reason = "Products that broadcast, permute and matmul express them: the outer product is x:unsqueeze(2) * y." },
-  { what = "operators", names = { "cholesky", "qr", "svd", "eigh", "solve", "triangular_solve", "inv", "det", "slogdet", "lstsq",
-      "matrix_norm", "matrix_power" },
-    reason = "Decompositions and solvers rest on LAPACK, which LUDA does not open yet." },
   { what = "operators", names = { "index_put", "put" },
     reason = "Assignment does this, t[positions] = value; scatter and index_copy give new tensors." },
   { what = "operators", names = { "scatter_reduce" },
@@ -54,10 +45,8 @@ M.list = {
     reason = "luda.ones(rows, columns):tril():nonzero() gives them, one row each." },
   { what = "operators", names = { "from_ptr" },
     reason = "from_dlpack takes memory of any library together with its size and its owner, which a pointer lacks." },
-  { what = "operators", names = { "nn.conv3d" },
-    reason = "Windows of three dimensions have no kernel; conv2d for each depth of the kernel, added up, gives the same." },
-  { what = "operators", names = { "nn.linear_cross_entropy" },
-    reason = "The logits of a batch are held once; smaller batches with optim.Accumulator bound that memory." },
+  { what = "on cuda", names = { "cholesky", "qr", "svd", "eigh", "solve", "solve_triangular", "slogdet", "det", "dft" },
+    reason = "Linear algebra rests on LAPACK and Fourier transforms on kernels of the processor's; move with :to(\"cpu\")." },
   { what = "operators", names = { "pin_memory" },
     reason = "Copies keep their order with the work around them and none overlaps it, so that pinned memory would gain little." },
 }

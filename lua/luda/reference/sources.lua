@@ -5,8 +5,10 @@ local M = { docs = {}, raises = {} }
 local folder = debug.getinfo(1, "S").source:match("^@(.*)reference/sources%.lua$") or "./"
 local FILES = { -- those of luda.nn give names that begin with "nn."
   "create", "draw", "sugar", "values", "scope", "ops/pointwise", "ops/activations", "ops/shapes", "ops/pieces", "ops/positions",
-  "ops/reductions", "ops/sorting", "ops/draws", "nn/losses", "nn/distances", "nn/layers", "nn/normalization", "nn/images",
+  "ops/reductions", "ops/sorting", "ops/draws", "ops/einsum", "ops/linalg", "ops/products",
+  "ops/spectral", "nn/losses", "nn/distances", "nn/layers", "nn/normalization", "nn/images",
   "nn/interpolation", "nn/tokens",
+  "nn/volumes", "nn/ctc", "nn/vocabulary",
 }
 
 --- The names that a line of code defines.
