@@ -254,6 +254,17 @@ LUDA_API luda_status luda_contiguous(luda_tensor *tensor, luda_tensor **out);
 LUDA_API luda_status luda_reshape(luda_tensor *tensor, int ndim, const int64_t *shape, luda_tensor **out);
 /* dtype that results when these tensors meet (NULLs are skipped). */
 LUDA_API luda_status luda_result_dtype(luda_tensor *const *in, int nin, luda_dtype *out);
+/*
+ * DLPack 0.8, without a copy. to: the caller owns *out and calls its deleter once (luda_dlpack_release does), or hands it to
+ * a library that will; the memory lives as long as either side needs it. A tracked tensor is refused. from: on success the
+ * tensor owns `managed` and calls its deleter with the last view; on failure nothing was taken. Refused: element types and
+ * devices that LUDA lacks, more than 8 dimensions, elements that are not aligned. Writes of either side are seen by both,
+ * and luda_tensor_version does not count those of the other.
+ */
+struct DLManagedTensor;
+LUDA_API luda_status luda_tensor_to_dlpack(luda_tensor *tensor, struct DLManagedTensor **out);
+LUDA_API luda_status luda_tensor_from_dlpack(struct DLManagedTensor *managed, luda_tensor **out);
+LUDA_API void luda_dlpack_release(struct DLManagedTensor *managed); /* NULL is fine */
 
 /* --- Devices and memory --- */
 
@@ -268,6 +279,12 @@ LUDA_API luda_status luda_memory(luda_device device, luda_memory_info *out);
 LUDA_API luda_status luda_set_memory_limit(luda_device device, int64_t bytes);
 LUDA_API void luda_memory_reset_peak(luda_device device);
 LUDA_API void luda_memory_trim(luda_device device); /* gives cached memory back */
+/*
+ * Memory by the place in a program that made it. mark: the tensor's storage belongs to this site from now on, unless it
+ * belongs to one already. site: the index-th site that was ever marked, with its live bytes and storages, or NULL.
+ */
+LUDA_API luda_status luda_memory_mark(luda_tensor *tensor, const char *site);
+LUDA_API const char *luda_memory_site(int index, int64_t *bytes, int64_t *storages);
 
 /* --- Automatic differentiation --- */
 

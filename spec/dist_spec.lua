@@ -198,7 +198,5 @@ describe("one rank alone", function()
 end)
 
 it("ranks leave no tensors behind", function()
-  local before = helper.live()
-  ranks(2, { task = "two_lines" })
-  assert.equal(before, helper.live())
+  helper.no_leak(ranks, 2, { task = "two_lines" })
 end)

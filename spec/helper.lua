@@ -100,6 +100,37 @@ function helper.live_bytes()
   return luda.memory("cpu").live
 end
 
+--- Runs fn(…) and fails when live tensors, or the bytes of their storages, have grown; names the lines that made what stays.
+-- What fn returns does not count: it is dropped. Give `fn` a first run before where that fills a cache for good.
+function helper.no_leak(fn, ...)
+  local bytes = helper.live_bytes()
+  local tensors, made = luda.memory("cpu").tensors, {}
+  for _, entry in ipairs(luda.memory { sites = true }) do
+    made[entry.site] = entry.tensors
+  end
+  luda.memory { track = true }
+  local fine, problem = pcall(function(...)
+    fn(...)
+  end, ...)
+  luda.memory { track = false }
+  if not fine then
+    error(problem, 0)
+  end
+  local more_bytes = helper.live_bytes() - bytes
+  local more = luda.memory("cpu").tensors - tensors
+  if more <= 0 and more_bytes <= 0 then
+    return
+  end
+  local lines = {}
+  for _, entry in ipairs(luda.memory { sites = true }) do
+    local here = entry.tensors - (made[entry.site] or 0)
+    if here > 0 then
+      lines[#lines + 1] = ("%s (%d)"):format(entry.site, here)
+    end
+  end
+  error(("%d tensors and %d bytes remain; made at %s"):format(more, more_bytes, table.concat(lines, ", ")), 2)
+end
+
 local base = {}
 
 --- For before_each and after_each: what a test makes does not outlive it.

@@ -49,6 +49,7 @@ local function filled(op, value, shape, given)
   return finish(t, given)
 end
 
+--- zeros: A tensor of zeros.
 ---@param ... integer|integer[]|luda.CreateOptions sizes, or a list of them; then options
 ---@return luda.Tensor
 function M.zeros(...)
@@ -56,6 +57,7 @@ function M.zeros(...)
   return filled("zeros", 0, shape, given)
 end
 
+--- ones: A tensor of ones.
 ---@param ... integer|integer[]|luda.CreateOptions
 ---@return luda.Tensor
 function M.ones(...)
@@ -63,6 +65,7 @@ function M.ones(...)
   return filled("ones", 1, shape, given)
 end
 
+--- full: A tensor of one value; a boolean makes it bool.
 ---@param shape integer[]
 ---@param value number|boolean|any a boxed integer makes i64, exactly
 ---@param given? luda.CreateOptions
@@ -81,7 +84,7 @@ function M.full(shape, value, given)
   return filled("full", args.number("full", "the value", value), args.sizes("full", shape), given)
 end
 
---- Memory as it comes.
+--- Memory as it comes: the values are whatever was there.
 ---@param ... integer|integer[]|luda.CreateOptions
 ---@return luda.Tensor
 function M.empty(...)
@@ -271,6 +274,8 @@ local function like(make)
   end
 end
 
+--- zeros_like, ones_like, full_like, empty_like, rand_like, randn_like: The same with the shape, type and device of another
+-- tensor.
 for _, name in ipairs { "zeros", "ones", "full", "empty", "rand", "randn" } do
   M[name .. "_like"] = like(M[name])
 end

@@ -36,6 +36,7 @@ local autocast = require "luda.autocast"
 local autograd = require "luda.autograd"
 require "luda.ops.spectral"
 local files = require "luda.files"
+local dlpack = require "luda.dlpack"
 
 local C = lib.C
 
@@ -59,6 +60,8 @@ local luda = {
   manual_seed = random.manual_seed,
   save = files.save,
   load = files.load,
+  to_dlpack = dlpack.to_dlpack,
+  from_dlpack = dlpack.from_dlpack,
 }
 
 for name, fn in pairs(ops.functions) do

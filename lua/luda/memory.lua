@@ -8,6 +8,7 @@
 local lib = require "luda.ffi"
 local args = require "luda.args"
 local errors = require "luda.error"
+local sites = require "luda.sites"
 
 local registry = debug.getregistry()
 if registry["luda.memory"] then
@@ -18,7 +19,8 @@ local ffi, C, context, signals = lib.ffi, lib.C, lib.context, lib.signals
 local band, ceil, max, min = bit.band, math.ceil, math.max, math.min
 
 local SLOT_LIMIT = 0x1000000
-local UNSCOPED_OR_LARGE, COLLECT, NOTE_SITE = 5, 2, 8
+-- Bits of signals.attend; the last is luda.sites' own.
+local UNSCOPED_OR_LARGE, COLLECT, NOTE_SITE, TRACK = 5, 2, 8, 16
 
 local Tensor = ffi.typeof("struct luda_lua_tensor")
 lib.Tensor = Tensor
@@ -116,6 +118,9 @@ local function collect()
 end
 
 local function attend_to(tensor, attend)
+  if band(attend, TRACK) ~= 0 then
+    sites.mark(tensor)
+  end
   if band(attend, UNSCOPED_OR_LARGE) ~= 0 then
     register(tensor)
   end
@@ -229,14 +234,22 @@ local function device_memory(kind, index)
   }
 end
 
---- Bytes and tensors by device; of one device when its name is given; `{reset_peak=true}` starts the peak anew.
----@param what? string|{reset_peak: boolean}
+--- Bytes and tensors by device; of one device when its name is given; `{reset_peak=true}` starts the peak anew. After
+-- `{track=true}` every new tensor's memory is known by the line that made it, and `{sites=true}` gives the list of these.
+---@param what? string|{reset_peak: boolean, track: boolean, sites: boolean}
 ---@return table
 function M.memory(what)
   if type(what) == "string" then
     return device_memory(args.device("memory", what))
   end
-  local options = args.options("memory", what, { reset_peak = false })
+  local options = args.options("memory", what, { reset_peak = false, sites = false, track = args.absent })
+  if options.track ~= nil then
+    signals.attend = sites.wanted("track", options.track) and bit.bor(signals.attend, TRACK)
+      or band(signals.attend, bit.bnot(TRACK))
+  end
+  if options.sites then
+    return sites.list()
+  end
   local result = {}
   for kind, name in pairs { [tonumber(C.LUDA_CPU)] = "cpu", [tonumber(C.LUDA_CUDA)] = "cuda:%d" } do
     for index = 0, C.luda_device_count(kind) - 1 do

@@ -105,13 +105,15 @@ local function take_list(row, given)
   return list, #list, place
 end
 
---- The first tensor among the arguments that says what type a plain number takes; the mask of `where` does not.
+--- The tensor among the arguments that says what type a plain number takes: the first that is no mask.
 local function example(row, given)
+  local found
   for i = row.types == "SELECT" and 2 or 1, row.inputs do
-    if istype(Tensor, given[i]) then
-      return given[i]
+    if istype(Tensor, given[i]) and (not found or found.dtype == "bool") then
+      found = given[i]
     end
   end
+  return found
 end
 
 --- The inputs (false where an optional one is absent), their number, and the place of the first attribute.

@@ -47,6 +47,7 @@ M.positive = positive
 
 -- Types, devices, memory layout.
 
+--- The same values in another element type or on another device.
 define("to", function(t, what, more)
   if is_tensor(what) then
     what = { dtype = what.dtype, device = what.device }
@@ -60,6 +61,7 @@ define("to", function(t, what, more)
   return row.to(t, what)
 end)
 
+--- The tensor itself where its elements lie in row-major order, else a copy that does.
 define("contiguous", function(t)
   if C.luda_tensor_is_contiguous(pointer(t)) ~= 0 then
     return t
@@ -67,6 +69,7 @@ define("contiguous", function(t)
   return adopt_call(tensor_cell, C.luda_contiguous, pointer(t), tensor_cell)
 end)
 
+--- Whether the elements lie in row-major order without gaps.
 define("is_contiguous", function(t)
   return C.luda_tensor_is_contiguous(pointer(t)) ~= 0
 end)
@@ -82,6 +85,7 @@ local function spread(first, ...)
 end
 M.spread = spread
 
+--- Another shape: a view where strides allow it, else a copy; -1 is inferred.
 define("reshape", function(t, ...)
   local sizes = args.sizes("reshape", spread(...), true)
   for i = 1, #sizes do
@@ -90,6 +94,7 @@ define("reshape", function(t, ...)
   return adopt_call(tensor_cell, C.luda_reshape, pointer(t), #sizes, shape_cell, tensor_cell)
 end)
 
+--- Neighbouring dimensions joined into one.
 define("flatten", function(t, first, last)
   local shape = t.shape
   if #shape == 0 then
@@ -110,6 +115,7 @@ define("flatten", function(t, first, last)
   return methods.reshape(t, sizes)
 end)
 
+--- A matrix with its dimensions exchanged.
 define("t", function(t)
   if t.ndim > 2 then
     errors.raise("shape", "t: %s has more than two dimensions; use transpose or permute", args.shape_text(t.shape))
@@ -117,16 +123,19 @@ define("t", function(t)
   return t.ndim < 2 and t or methods.transpose(t, 1, 2)
 end)
 
+--- Dimensions of size 1 repeated to the shape of another tensor.
 define("expand_as", function(t, other)
   return methods.expand(t, other.shape)
 end)
 
+--- view with the shape of another tensor.
 define("view_as", function(t, other)
   return methods.view(t, other.shape)
 end)
 
 -- Pieces.
 
+--- Pieces of one size (the last may be smaller) or of the sizes listed.
 define("split", function(t, sizes, dim)
   dim = positive("split", need_tensor("split", t), dim or 1)
   local total, pieces, start = methods.size(t, dim), {}, 1
@@ -150,6 +159,7 @@ define("split", function(t, sizes, dim)
   return pieces
 end)
 
+--- A number of pieces of equal size; the last may be smaller, or missing.
 define("chunk", function(t, count, dim)
   dim = positive("chunk", need_tensor("chunk", t), dim or 1)
   if args.integer("chunk", "the number of chunks", count) < 1 then
@@ -165,6 +175,7 @@ define("chunk", function(t, count, dim)
   return methods.split(t, empty, dim)
 end)
 
+--- Every position of a dimension, which disappears.
 define("unbind", function(t, dim)
   dim = positive("unbind", need_tensor("unbind", t), dim or 1)
   local pieces = {}
@@ -174,6 +185,7 @@ define("unbind", function(t, dim)
   return pieces
 end)
 
+--- Tensors of one shape joined along a new dimension.
 define("stack", function(list, dim)
   if type(list) ~= "table" then
     errors.raise("invalid", "stack: expected a list of tensors, got %s", args.describe(list))
@@ -198,6 +210,7 @@ local function dim_of(options)
   return options
 end
 
+--- argmax, argmin: The position of the largest or smallest element, of all elements counted in row-major order.
 for name, whole in pairs { max = "amax", min = "amin" } do
   define(name, function(t, options, keepdim)
     if dim_of(options) == nil then
@@ -216,11 +229,19 @@ end
 
 -- Writing in place.
 
+--- A plain number that meets a tensor of bool and shall not widen it: true where it is not 0.
+function M.for_bool(value, t)
+  if type(value) == "number" and t.dtype == "bool" then
+    return value ~= 0
+  end
+  return value
+end
+
 --- Writes a tensor (broadcast, of the same category) or a number into every element of `target`.
 function M.assign(op, target, value)
   need_tensor(op, target)
   if not is_tensor(value) then
-    value = tensors.scalar(op, value, target)
+    value = tensors.scalar(op, M.for_bool(value, target), target)
   end
   if value.device ~= target.device then
     value = methods.to(value, target.device)
@@ -229,14 +250,17 @@ function M.assign(op, target, value)
   return errors.speak_of(op, pcall(ops.write, "clone", target, value))
 end
 
+--- One value written into every element.
 define("fill_", function(t, value)
   return M.assign("fill_", t, value)
 end)
 
+--- Zero written into every element.
 define("zero_", function(t)
   return M.assign("zero_", t, t.dtype ~= "bool" and 0)
 end)
 
+--- The elements of another tensor, of any type and device.
 define("copy_", function(t, source)
   return M.assign("copy_", t, methods.to(need_tensor("copy_", source), need_tensor("copy_", t)))
 end)

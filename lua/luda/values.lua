@@ -30,6 +30,7 @@ function M.need_tensor(op, value)
 end
 local need_tensor = M.need_tensor
 
+--- The sizes, or that of one dimension.
 define("size", function(t, dim)
   if dim == nil then
     return t.shape
@@ -58,6 +59,7 @@ function M.element(t, index)
   return number_cell[0]
 end
 
+--- The value of a tensor of one element; integers beyond 2^53 are boxed.
 define("item", function(t)
   if need_tensor("item", t).numel ~= 1 then
     errors.raise("shape", "item: the tensor has %d elements %s, one is needed", t.numel, args.shape_text(t.shape))
@@ -75,6 +77,7 @@ function M.read(t)
   return values, class
 end
 
+--- The elements as nested lists.
 define("totable", function(t)
   local values, class = M.read(need_tensor("totable", t))
   local shape, next_index = t.shape, 0
@@ -98,6 +101,7 @@ define("totable", function(t)
   return build(1)
 end)
 
+--- Whether two tensors have the same shape and elements, as a Lua boolean.
 define("equal", function(a, b)
   local first, second = need_tensor("equal", a).shape, need_tensor("equal", b).shape
   if #first ~= #second then

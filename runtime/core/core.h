@@ -123,6 +123,8 @@ typedef struct luda_storage {
     void *owner;
     /* The context whose counters carry these bytes, or NULL. */
     struct luda_context *context;
+    /* The place in a program that made it (sites.c), where somebody asked. */
+    struct luda__site *site;
     /* Images (below). */
     bool has_parameter, image_used;
     int8_t image_dtype;
@@ -144,6 +146,8 @@ void *luda__object_new(size_t bytes);
 void luda__object_free(void *memory, size_t bytes);
 /* A storage's free function for memory that nobody gives back. */
 void luda__leave_alone(void *owner, void *data, size_t bytes);
+/* A storage with a site goes. */
+void luda__site_leave(luda_storage *storage);
 
 /* --- Tensors --- */
 

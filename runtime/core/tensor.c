@@ -11,6 +11,8 @@ static void storage_destroy(void *object)
 {
     luda_storage *storage = object;
     luda__image_drop(storage);
+    if (storage->site)
+        luda__site_leave(storage);
     if (storage->context)
         luda__context_count(storage->context, -(int64_t)storage->bytes);
     if (storage->free)
@@ -124,7 +126,7 @@ luda_status luda__tensor_over(luda_storage *storage, luda_dtype dtype, int ndim,
     for (int d = ndim - 1; d >= 0; d--) {
         tensor->shape[d] = shape[d];
         tensor->stride[d] = strides ? strides[d] : tensor->numel;
-        tensor->numel *= shape[d];
+        tensor->numel = (int64_t)((uint64_t)tensor->numel * (uint64_t)shape[d]); /* wraps only where a size is 0 */
     }
     tensor->contiguous = !strides || contiguous(tensor);
     luda__count_tensor(storage->device, 1);

@@ -335,6 +335,8 @@ static luda_status types_LOSS(luda_plan *plan)
 static luda_status types_LOSS_BACKWARD(luda_plan *plan)
 {
     luda_dtype dtype = (luda_dtype)plan->in[1]->dtype;
+    if (luda__class_of(dtype) != LUDA__FLOAT)
+        return refuse(plan, 1, "logits have a floating type, convert it with :to(\"f32\")");
     plan->cast[0] = plan->cast[1] = plan->out[0].dtype = dtype;
     LUDA_TRY(need_index(plan, 2));
     plan->cast[3] = accumulator_of(dtype);

@@ -1,8 +1,8 @@
---- IDX files (the format of MNIST and its relatives), plain or gzip'd. zlib is opened when the first gzip'd one comes.
+--- IDX files (the format of MNIST and its relatives), plain or gzip'd.
 
 local lib = require "luda.ffi"
 local args = require "luda.args"
-local class = require "luda.class"
+local readers = require "luda.readers"
 local create = require "luda.create"
 local errors = require "luda.error"
 local tensors = require "luda.tensor"
@@ -11,72 +11,6 @@ require "luda.sugar"
 local ffi, methods = lib.ffi, tensors.methods
 
 local M = {}
-
--- Readers: `read(memory, size)` fills memory and returns how many bytes came; `close()`.
-
-local Plain = class("luda.data.PlainReader")
-
-function Plain:init(file)
-  self.file = file
-end
-
-function Plain:read(memory, size)
-  local text = self.file:read(size) or ""
-  ffi.copy(memory, text, #text)
-  return #text
-end
-
-function Plain:close()
-  self.file:close()
-end
-
-local zlib
-
-local function open_zlib(path)
-  if not zlib then
-    ffi.cdef [[
-      void *gzopen(const char *path, const char *mode);
-      int gzread(void *file, void *memory, unsigned size);
-      int gzclose(void *file);
-    ]]
-    for _, name in ipairs { "libz.so.1", "z" } do
-      local found, library = pcall(ffi.load, name)
-      zlib = zlib or (found and library) or nil
-    end
-  end
-  if not zlib then
-    errors.raise("unsupported", "idx: %s is gzip'd and zlib (libz.so.1) is not installed; install it or gunzip the file", path)
-  end
-  return zlib
-end
-
-local Gzip = class("luda.data.GzipReader")
-
-function Gzip:init(path)
-  self.file = open_zlib(path).gzopen(path, "rb")
-  if self.file == nil then
-    errors.raise("io", "idx: cannot open %s", path)
-  end
-end
-
-local AT_ONCE = 2 ^ 30
-
-function Gzip:read(memory, size)
-  memory = ffi.cast("uint8_t *", memory)
-  local done = 0
-  while done < size do
-    local count = zlib.gzread(self.file, memory + done, math.min(size - done, AT_ONCE))
-    if count <= 0 then
-      break
-    end
-    done = done + count
-  end
-  return done
-end
-
-function Gzip:close()
-  zlib.gzclose(self.file)
-end
 
 local function open(path)
   if type(path) ~= "string" then
@@ -89,10 +23,10 @@ local function open(path)
   local gzipped = file:read(2) == "\31\139"
   if not gzipped then
     file:seek("set", 0)
-    return Plain(file)
+    return readers.Plain(file)
   end
   file:close()
-  return Gzip(path)
+  return readers.Gzip("idx", path)
 end
 
 -- The format: two zero bytes, the type, the number of dimensions, each size in four bytes, the elements; big-endian.
@@ -121,15 +55,6 @@ local function read_header(reader, path)
   return kind[1], kind[2], shape
 end
 
-local function swap_bytes(memory, count, width)
-  for first = 0, (count - 1) * width, width do
-    for k = 0, width / 2 - 1 do
-      local other = first + width - 1 - k
-      memory[first + k], memory[other] = memory[other], memory[first + k]
-    end
-  end
-end
-
 local function read_all(reader, path)
   local dtype, width, shape = read_header(reader, path)
   local t = create.empty(shape, { dtype = dtype })
@@ -142,7 +67,7 @@ local function read_all(reader, path)
     corrupt(path, "there is more than the %d bytes of shape %s", bytes, args.shape_text(shape))
   end
   if width > 1 then
-    swap_bytes(memory, t.numel, width)
+    readers.swap(memory, t.numel, width)
   end
   return t
 end

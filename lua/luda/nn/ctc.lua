@@ -120,6 +120,8 @@ function M.ctc_loss(log_probs, targets, input_lengths, target_lengths, given)
   if x.ndim ~= 3 or targets.ndim < 1 or targets.ndim > 2 or x.numel == 0 then
     errors.raise("shape", "ctc_loss: log probabilities %s and targets %s; [T, N, C] and [N, S] are needed",
       args.shape_text(log_probs.shape), args.shape_text(targets.shape))
+  elseif args.dtype_class(x.dtype) ~= "float" then
+    errors.raise("dtype", "ctc_loss: the log probabilities are %s; a floating type is needed, convert with :to(\"f32\")", x.dtype)
   elseif args.dtype_class(targets.dtype) ~= "int" then
     errors.raise("dtype", "ctc_loss: the targets are %s; class labels are integers, convert them with to(\"i64\")", targets.dtype)
   end

@@ -27,6 +27,10 @@ function M.rope(x, given)
   if #shape < 2 or width % 2 ~= 0 then
     errors.raise("shape", "rope: the input has shape %s; [..., T, D] with an even D is needed", args.shape_text(shape))
   end
+  if args.dtype_class(x.dtype) ~= "float" then
+    errors.raise("dtype", "rope: the input %s is %s; a floating type is needed, convert it with :to(\"f32\")",
+      args.shape_text(shape), x.dtype)
+  end
   local how = { dtype = "f64", device = x.device }
   local positions = options.positions
   if not positions then

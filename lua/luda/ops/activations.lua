@@ -30,6 +30,7 @@ local function below(t, compute)
   return compute(functions.where(functions.gt(t, 0), 0, t))
 end
 
+--- t where positive, else negative_slope * t.
 activation("leaky_relu", { "negative_slope" }, { negative_slope = 0.01 }, function(t, slope)
   return functions.where(functions.gt(t, 0), t, t * slope)
 end)
@@ -45,22 +46,27 @@ activation("softplus", { "beta", "threshold" }, { beta = 1 }, function(t, beta, 
   return result
 end)
 
+--- Logarithm of sigmoid without overflow.
 define("logsigmoid", function(t)
   return -softplus(-need_tensor("logsigmoid", t))
 end)
 
+--- t * tanh(softplus(t)).
 define("mish", function(t)
   return t * functions.tanh(softplus(need_tensor("mish", t)))
 end)
 
+--- t where positive, else alpha * (exp(t) - 1).
 activation("elu", { "alpha" }, { alpha = 1 }, function(t, alpha)
   return functions.where(functions.gt(t, 0), t, below(t, functions.expm1) * alpha)
 end)
 
+--- elu with the scale and alpha that keep mean 0 and variance 1.
 define("selu", function(t)
   return functions.elu(t, 1.6732632423543772848) * 1.0507009873554804934
 end)
 
+--- t where positive, else alpha * (exp(t / alpha) - 1).
 activation("celu", { "alpha" }, { alpha = 1 }, function(t, alpha)
   if alpha == 0 then
     errors.raise("invalid", "celu: alpha is 0; it divides")
@@ -68,6 +74,7 @@ activation("celu", { "alpha" }, { alpha = 1 }, function(t, alpha)
   return functions.where(functions.gt(t, 0), t, functions.expm1(below(t, function(low) return low / alpha end)) * alpha)
 end)
 
+--- t within min_val and max_val.
 activation("hardtanh", { "min_val", "max_val" }, { min_val = -1, max_val = 1 }, function(t, low, high)
   if low > high then
     errors.raise("invalid", "hardtanh: min_val %g is above max_val %g", low, high)
@@ -75,18 +82,22 @@ activation("hardtanh", { "min_val", "max_val" }, { min_val = -1, max_val = 1 }, 
   return functions.clamp(t, low, high)
 end)
 
+--- t within 0 and 6.
 define("relu6", function(t)
   return functions.clamp(need_tensor("relu6", t), 0, 6)
 end)
 
+--- Sigmoid by three lines: (t + 3) / 6 within 0 and 1.
 define("hardsigmoid", function(t)
   return functions.clamp(need_tensor("hardsigmoid", t) + 3, 0, 6) / 6
 end)
 
+--- t * hardsigmoid(t).
 define("hardswish", function(t)
   return t * functions.clamp(need_tensor("hardswish", t) + 3, 0, 6) / 6
 end)
 
+--- t / (1 + |t|).
 define("softsign", function(t)
   return t / (functions.abs(need_tensor("softsign", t)) + 1)
 end)

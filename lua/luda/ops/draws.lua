@@ -36,6 +36,7 @@ local function filling(name, names, defaults, compute)
   end)
 end
 
+--- Uniform numbers from `from`, below `to`.
 filling("uniform_", { "from", "to" }, { from = 0, to = 1 }, function(t, generator, from, to)
   if from > to then
     errors.raise("invalid", "uniform_: from %g is above to %g", from, to)
@@ -43,6 +44,7 @@ filling("uniform_", { "from", "to" }, { from = 0, to = 1 }, function(t, generato
   return draw("rand", t, generator) * (to - from) + from
 end)
 
+--- Normal numbers.
 filling("normal_", { "mean", "std" }, { mean = 0, std = 1 }, function(t, generator, mean, std)
   if std < 0 then
     errors.raise("invalid", "normal_: std is %g; it must not be negative", std)
@@ -55,6 +57,7 @@ local function exponential(t, generator, dtype)
   return -functions.log1p(-draw("rand", t, generator, dtype))
 end
 
+--- Exponential numbers of rate lambd.
 filling("exponential_", { "lambd" }, { lambd = 1 }, function(t, generator, lambd)
   if lambd <= 0 or lambd ~= lambd then
     errors.raise("invalid", "exponential_: lambd is %g; it must be positive", lambd)
@@ -67,6 +70,7 @@ local function gumbel(t, generator, dtype)
   return -functions.log(functions.clamp_min(exponential(t, generator, dtype), 1e-30))
 end
 
+--- Gumbel numbers.
 filling("gumbel_", { "loc", "scale" }, { loc = 0, scale = 1 }, function(t, generator, loc, scale)
   if scale <= 0 or scale ~= scale then
     errors.raise("invalid", "gumbel_: scale is %g; it must be positive", scale)
@@ -123,6 +127,7 @@ define("bernoulli", function(t, ...)
   return methods.to(functions.lt(draw("rand", t, given.generator), methods.detach(create.zeros_like(t) + p)), t.dtype)
 end)
 
+--- Filled with 1 with probability p, else 0.
 define("bernoulli_", function(t, ...)
   local given = args.named("bernoulli_", { "p", "generator" }, { p = 0.5 }, ...)
   local drawn = functions.bernoulli(create.empty(need_tensor("bernoulli_", t).shape, { device = t.device }), given)
@@ -174,8 +179,9 @@ define("multinomial", function(t, count, ...)
   local given = args.named("multinomial", { "replacement", "generator", "base" }, { replacement = false, base = 1 }, ...)
   count = args.integer("multinomial", "the number of draws", count)
   local shape = need_tensor("multinomial", t).shape
-  if #shape < 1 or #shape > 2 or args.dtype_class(t.dtype) ~= "float" then
-    errors.raise("shape", "multinomial: %s %s; weights are floating, of one or two dimensions", t.dtype,
+  local floating = args.dtype_class(t.dtype) == "float"
+  if #shape < 1 or #shape > 2 or not floating then
+    errors.raise(floating and "shape" or "dtype", "multinomial: %s %s; weights are floating, of one or two dimensions", t.dtype,
       args.shape_text(shape))
   end
   local weights = methods.detach(methods.to(t, "f64"))

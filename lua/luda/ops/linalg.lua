@@ -108,6 +108,7 @@ local function inverse(op, t)
   return speak_of(op, pcall(row.solve, t, identity(t, size)))
 end
 
+--- The inverse of square matrices.
 for _, name in ipairs { "inv", "inverse" } do
   define(name, {}, function(t)
     return inverse(name, t)
@@ -121,6 +122,7 @@ define("cholesky_solve", { "factor", "upper" }, function(b, factor, upper)
   return row.solve_triangular(factor, y, { upper = upper, transpose = not upper })
 end)
 
+--- The inverse of A from the factor that cholesky gave.
 define("cholesky_inverse", { "upper" }, function(factor, upper)
   local _, size = matrix_sizes("cholesky_inverse", factor, true)
   return methods.cholesky_solve(identity(factor, size), factor, upper)
@@ -132,6 +134,7 @@ define("logdet", {}, function(t)
   return where(methods.lt(sign, 0), 0 / 0, size)
 end)
 
+--- A matrix multiplied n times with itself; a negative n is a power of the inverse.
 define("matrix_power", { "n" }, function(t, n)
   local _, size = matrix_sizes("matrix_power", t, true)
   n = args.integer("matrix_power", "n", n)
@@ -171,6 +174,7 @@ define("eigh", { "UPLO" }, function(t, uplo)
   return row.eigh(t, { upper = is_upper("eigh", uplo) })
 end)
 
+--- Ascending eigenvalues of symmetric matrices, of which one triangle is read.
 define("eigvalsh", { "UPLO" }, function(t, uplo)
   return (speak_of("eigvalsh", pcall(row.eigh, t, { upper = is_upper("eigvalsh", uplo) })))
 end)

@@ -102,14 +102,17 @@ define("ldexp", function(t, exponent)
   return functions.mul(t, functions.exp2(exponent))
 end)
 
+--- The part behind the whole number, with the sign of t.
 define("frac", function(t)
   return functions.sub(t, functions.trunc(need_tensor("frac", t)))
 end)
 
+--- Degrees as radians.
 define("deg2rad", function(t)
   return functions.mul(t, math.pi / 180)
 end)
 
+--- Radians as degrees.
 define("rad2deg", function(t)
   return functions.mul(t, 180 / math.pi)
 end)
@@ -151,6 +154,7 @@ end
 
 --- Elements within min and max, numbers or tensors; where min is above max, max. At a bound the gradient is 0.
 define("clamp", clamp(""))
+--- clip: Another name of clamp.
 define("clip", clamp(""))
 define("clamp_", clamp("_"))
 define("clip_", clamp("_"))

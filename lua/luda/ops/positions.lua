@@ -3,6 +3,7 @@
 local args = require "luda.args"
 local errors = require "luda.error"
 local ops = require "luda.ops"
+local sugar = require "luda.sugar"
 local tensors = require "luda.tensor"
 local values = require "luda.values"
 local arguments = require "luda.ops.arguments"
@@ -31,10 +32,12 @@ function M.of_mask(mask)
   return methods.select(nonzero(methods.reshape(mask, { mask.numel })), 2, 1)
 end
 
+--- The coordinates of the elements that are not zero, one row each.
 define("argwhere", function(t)
   return methods.clone(nonzero(need_tensor("argwhere", t)))
 end)
 
+--- The coordinates of the elements that are not zero, one row each; as_tuple gives a list, one tensor a dimension.
 arguments.define("nonzero", { "as_tuple" }, function(t, as_tuple)
   if not arguments.flag("nonzero", "as_tuple", as_tuple) then
     return methods.clone(nonzero(t))
@@ -64,14 +67,16 @@ local function plain(op, value)
   return value
 end
 
+--- masked_fill, masked_fill_: The tensor with a number where the mask, broadcast, is true.
 define("masked_fill", function(t, mask, value)
   check_mask("masked_fill", mask)
-  return where(mask, plain("masked_fill", value), need_tensor("masked_fill", t))
+  return where(mask, sugar.for_bool(plain("masked_fill", value), need_tensor("masked_fill", t)), t)
 end)
 
 define("masked_fill_", function(t, mask, value)
   check_mask("masked_fill_", mask)
-  return ops.write("where", need_tensor("masked_fill_", t), mask, plain("masked_fill_", value), t)
+  t = need_tensor("masked_fill_", t)
+  return ops.write("where", t, mask, sugar.for_bool(plain("masked_fill_", value), t), t)
 end)
 
 --- The tensor with the first elements of the source where the mask is true.
@@ -146,7 +151,7 @@ local function put(call, t, dim, index, source, base)
   return methods.reshape(result, t.shape)
 end
 
---- alpha scales what is added; base is the first position.
+--- Slices added at positions of a dimension; alpha scales them.
 define("index_add", function(t, dim, index, source, options)
   options = args.options("index_add", options, { alpha = 1, base = 1 })
   if options.alpha ~= 1 then
@@ -156,11 +161,12 @@ define("index_add", function(t, dim, index, source, options)
   return put(row.scatter_add, t, at, places, spread, options.base)
 end)
 
+--- Slices (or one number) written at positions of a dimension.
 for _, name in ipairs { "index_copy", "index_fill" } do
   define(name, function(t, dim, index, source, options)
     options = args.options(name, options, { base = 1 })
     if name == "index_fill" then
-      source = plain(name, source)
+      source = sugar.for_bool(plain(name, source), need_tensor(name, t))
     end
     local at, places, spread = slices(name, t, dim, index, source)
     return put(row.scatter, t, at, places, spread, options.base)
@@ -225,7 +231,9 @@ local function triangle(name, compare)
   end)
 end
 
+--- tril: The elements at and below a diagonal of the last two dimensions, zeros above.
 triangle("tril", methods.le)
+--- triu: The elements at and above a diagonal of the last two dimensions, zeros below.
 triangle("triu", methods.ge)
 into.in_place "tril triu"
 
@@ -259,6 +267,7 @@ define("diag", function(t, offset)
   return methods.reshape(flat, { size, size })
 end)
 
+--- The sum of the diagonal of a matrix.
 define("trace", function(t)
   if need_tensor("trace", t).ndim ~= 2 then
     errors.raise("shape", "trace: %s is not a matrix; two dimensions are needed", args.shape_text(t.shape))

@@ -32,12 +32,14 @@ local function need_inner(op, a, b)
   end
 end
 
+--- mm: The product of two matrices.
 local function mm(op, a, b)
   need_dims(op, a, 2, b, 2, "two matrices are needed; bmm takes batches [B, N, M], matmul any number of dimensions")
   need_inner(op, a, b)
   return functions.matmul(a, b)
 end
 
+--- bmm: The products of two batches of matrices; batches do not broadcast.
 local function bmm(op, a, b)
   need_dims(op, a, 3, b, 3, "two batches [B, N, M] are needed; mm takes matrices, matmul broadcasts")
   if methods.size(a, 1) ~= methods.size(b, 1) then
@@ -48,12 +50,14 @@ local function bmm(op, a, b)
   return functions.matmul(a, b)
 end
 
+--- mv: The product of a matrix and a vector.
 local function mv(op, a, b)
   need_dims(op, a, 2, b, 1, "a matrix and a vector are needed; matmul takes other shapes")
   need_inner(op, a, b)
   return functions.matmul(a, b)
 end
 
+--- outer: Every product of an element of one vector and one of the other.
 local function outer(op, a, b)
   need_dims(op, a, 1, b, 1, "two vectors are needed; flatten() makes one")
   return methods.unsqueeze(a, 2) * b
@@ -65,7 +69,7 @@ for name, product in pairs { mm = mm, bmm = bmm, mv = mv, outer = outer } do
   end)
 end
 
--- The numbers are real: the conjugate of vdot changes nothing.
+--- The sum of the products of two vectors. The numbers are real: the conjugate of vdot changes nothing.
 for _, name in ipairs { "dot", "vdot" } do
   define(name, function(a, b)
     need_dims(name, a, 1, b, 1, "two vectors are needed; mv, mm and matmul multiply matrices, mul elements")
@@ -103,6 +107,7 @@ local function add_product(op, input, product, ...)
   return input + product
 end
 
+--- beta * input + alpha * product, which is that of mm, mv, outer or bmm. With beta = 0 the input is not read.
 for name, product in pairs { addmm = mm, addmv = mv, addr = outer, baddbmm = bmm } do
   define(name, function(input, a, b, ...)
     return add_product(name, input, product(name, a, b), ...)

@@ -21,24 +21,29 @@ end
 
 -- Truth and counts.
 
+--- True where one element is true or nonzero.
 define("any", { "dim", "keepdim" }, function(t, dim, keepdim)
   return methods.ne(methods.sum(methods.ne(t, 0), (over("any", t, dim, keepdim))), 0)
 end)
 
+--- True where no element is false or zero.
 define("all", { "dim", "keepdim" }, function(t, dim, keepdim)
   return methods.eq(methods.sum(methods.eq(t, 0), (over("all", t, dim, keepdim))), 0)
 end)
 
+--- How many elements are not zero.
 define("count_nonzero", { "dim", "keepdim" }, function(t, dim, keepdim)
   return methods.sum(methods.ne(t, 0), (over("count_nonzero", t, dim, keepdim)))
 end)
 
 -- NaN left out.
 
+--- Sum of the elements that are not NaN.
 define("nansum", { "dim", "keepdim" }, function(t, dim, keepdim)
   return methods.sum(where(methods.isnan(t), 0, t), (over("nansum", t, dim, keepdim)))
 end)
 
+--- Mean of the elements that are not NaN.
 define("nanmean", { "dim", "keepdim" }, function(t, dim, keepdim)
   local wide, options = floating("nanmean", t), over("nanmean", t, dim, keepdim)
   local missing = methods.isnan(wide)
@@ -72,19 +77,23 @@ end
 
 local names = { "dim", "correction", "keepdim" }
 
+--- Variance; the divisor is the count less the correction.
 define("var", names, function(t, dim, correction, keepdim)
   return rounded((variance("var", t, dim, correction, keepdim)), t)
 end)
 
+--- Standard deviation; its gradient where all elements are equal is zero.
 define("std", names, function(t, dim, correction, keepdim)
   return rounded(root((variance("std", t, dim, correction, keepdim))), t)
 end)
 
+--- Variance and mean.
 define("var_mean", names, function(t, dim, correction, keepdim)
   local result, mean = variance("var_mean", t, dim, correction, keepdim)
   return rounded(result, t), rounded(mean_like(mean, result), t)
 end)
 
+--- Standard deviation and mean.
 define("std_mean", names, function(t, dim, correction, keepdim)
   local result, mean = variance("std_mean", t, dim, correction, keepdim)
   return rounded(root(result), t), rounded(mean_like(mean, result), t)
@@ -98,7 +107,7 @@ local function shift_of(x, options)
   return where(methods.lt(methods.abs(top), math.huge), top, 0)
 end
 
---- Logarithm of the sum of exponentials without overflow; of elements that are all -inf the gradient is NaN.
+--- Logarithm of the sum of exp(t) without overflow; of elements that are all -inf the gradient is NaN.
 define("logsumexp", { "dim", "keepdim" }, function(t, dim, keepdim)
   local wide, options = floating("logsumexp", t), over("logsumexp", t, dim, keepdim)
   if t.numel == 0 then
@@ -120,6 +129,7 @@ local function power_norm(x, p, options)
   return where(none, 0, methods.pow(where(none, 1, sum), 1 / p))
 end
 
+--- The p-norm: a number, infinity, -infinity, or "fro", which is 2; its gradient at zero is zero.
 define("norm", { "p", "dim", "keepdim" }, function(t, p, dim, keepdim)
   local wide, options = floating("norm", t), over("norm", t, dim, keepdim)
   p = (p == nil or p == "fro") and 2 or p
@@ -158,6 +168,7 @@ local function running_product(x, dim)
   return ops.functions.linear_scan(ops.functions.cat({ first, zeros }, dim), x, { dim = dim })
 end
 
+--- Product over dimensions; small integers and booleans give i64.
 define("prod", { "dim", "keepdim" }, function(t, dim, keepdim)
   local options, count = over("prod", t, dim, keepdim)
   local joined, shape = arguments.join(arguments.widened(t), options, count)
@@ -180,14 +191,16 @@ local function scan(name, fn)
   end)
 end
 
+--- Running sum along a dimension.
 scan("cumsum", function(x, dim)
   local ones = methods.expand(tensors.scalar("cumsum", 1, methods.detach(x)), x.shape)
   return ops.functions.linear_scan(x, ones, { dim = dim })
 end)
 
+--- Running product along a dimension.
 scan("cumprod", running_product)
 
---- Sums of exp(x - m) under the running maximum m, rescaled where m grows.
+--- Logarithm of the running sum of exp(t): sums of exp(x - m) under the running maximum m, rescaled where m grows.
 scan("logcumsumexp", function(x, dim)
   local wide, size = floating("logcumsumexp", x), methods.size(x, dim)
   if size < 2 then

@@ -31,10 +31,12 @@ end
 
 -- Dimensions.
 
+--- All elements in one dimension.
 define("ravel", function(t)
   return methods.reshape(t, { -1 })
 end)
 
+--- A dimension cut into several; one size may be -1.
 define("unflatten", function(t, dim, sizes)
   dim = positive("unflatten", need_tensor("unflatten", t), dim)
   local shape, result, known, unknown = t.shape, {}, 1, nil
@@ -65,6 +67,7 @@ define("unflatten", function(t, dim, sizes)
   return methods.reshape(t, result)
 end)
 
+--- Two dimensions exchanged: transpose by its other names.
 for _, name in ipairs { "swapaxes", "swapdims" } do
   define(name, function(t, first, second)
     return functions.transpose(t, first, second)
@@ -104,6 +107,7 @@ for _, name in ipairs { "movedim", "moveaxis" } do
   end)
 end
 
+--- atleast_1d, atleast_2d, atleast_3d: Dimensions of size 1 added where there are fewer; a list gives a list.
 for wanted = 1, 3 do
   local name = ("atleast_%dd"):format(wanted)
   define(name, function(...)
@@ -159,6 +163,7 @@ define("broadcast_tensors", function(...)
   return result
 end)
 
+--- expand by its other name: dimensions of size 1 repeated without a copy.
 define("broadcast_to", function(t, ...)
   return methods.expand(need_tensor("broadcast_to", t), spread(...))
 end)

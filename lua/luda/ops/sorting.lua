@@ -29,16 +29,18 @@ local function sorted(op, t, dim, descending)
   return sort(t, { dim = arguments.dim(op, t, dim), descending = descending })
 end
 
--- PyTorch's `stable` is accepted: every sort here is.
+--- The elements in order along a dimension, and their positions. PyTorch's `stable` is accepted: every sort here is.
 define("sort", { "dim", "descending", "stable" }, function(t, dim, descending)
   return sorted("sort", t, dim, descending)
 end)
 
+--- The positions that sort a dimension.
 define("argsort", { "dim", "descending", "stable" }, function(t, dim, descending)
   local _, positions = sorted("argsort", t, dim, descending)
   return positions
 end)
 
+--- The elements in order along the first dimension.
 define("msort", {}, function(t)
   return (sorted("msort", t, 1, false))
 end)
@@ -52,6 +54,7 @@ local function check_count(op, k, low, size)
   return k
 end
 
+--- The k largest elements along a dimension (or smallest), in order, and their positions.
 define("topk", { "k", "dim", "largest", "sorted" }, function(t, k, dim, largest)
   local x = arguments.at_least_1d(t)
   dim = arguments.dim("topk", t, dim)
@@ -61,6 +64,7 @@ define("topk", { "k", "dim", "largest", "sorted" }, function(t, k, dim, largest)
     methods.clone(methods.narrow(positions, dim, 1, k)))
 end)
 
+--- The k-th smallest element along a dimension and its position.
 define("kthvalue", { "k", "dim", "keepdim" }, function(t, k, dim, keepdim)
   local x = arguments.at_least_1d(t)
   dim = arguments.dim("kthvalue", t, dim)
@@ -93,6 +97,8 @@ local function middle(x, dim, keepdim, skip)
   return functions.take_along(ordered, at, options), functions.take_along(positions, at, options)
 end
 
+--- median: The middle element, of two the lower, and with a dimension its position; NaN where there is one.
+--- nanmedian: The same of the elements that are not NaN.
 for name, skip in pairs { median = false, nanmedian = true } do
   define(name, { "dim", "keepdim" }, function(t, dim, keepdim)
     keepdim = flag(name, "keepdim", keepdim)
@@ -138,6 +144,9 @@ local function quantile_of(op, ordered, q, last, between)
   return where(methods.eq(low, high), below, mixed)
 end
 
+--- quantile: The value below which the part q of the elements lies; interpolation between two neighbours "linear", "lower",
+-- "higher", "midpoint" or "nearest".
+--- nanquantile: The same of the elements that are not NaN.
 for name, skip in pairs { quantile = false, nanquantile = true } do
   define(name, { "q", "dim", "keepdim", "interpolation" }, function(t, q, dim, keepdim, interpolation)
     local between = interpolations[interpolation or "linear"]
@@ -172,6 +181,7 @@ end
 
 -- Bins.
 
+--- Where each element would be put into sorted boundaries: searchsorted with the arguments exchanged.
 values.define("bucketize", function(t, boundaries, options)
   if not is_tensor(boundaries) or boundaries.ndim ~= 1 then
     errors.raise("shape", "bucketize: the boundaries are a tensor of one dimension, not %s",
@@ -184,8 +194,10 @@ end)
 define("bincount", { "weights", "minlength", "base" }, function(t, weights, minlength, base)
   base = args.integer("bincount", "base", base or 1)
   minlength = args.integer("bincount", "minlength", minlength or 0)
-  if t.ndim ~= 1 or args.dtype_class(t.dtype) ~= "int" then
-    errors.raise("shape", "bincount: one dimension of integers is needed, not %s %s", t.dtype, args.shape_text(t.shape))
+  local whole = args.dtype_class(t.dtype) == "int"
+  if t.ndim ~= 1 or not whole then
+    errors.raise(whole and "shape" or "dtype", "bincount: one dimension of integers is needed, not %s %s", t.dtype,
+      args.shape_text(t.shape))
   end
   local size = minlength
   if t.numel > 0 then

@@ -6,12 +6,11 @@ local create = require "luda.create"
 local errors = require "luda.error"
 local linalg = require "luda.ops.linalg"
 local ops = require "luda.ops"
-local sugar = require "luda.sugar"
 local tensors = require "luda.tensor"
 local arguments = require "luda.ops.arguments"
 
 local functions, methods, where = ops.functions, tensors.methods, ops.functions.where
-local define, flag, speak_of, matrix_sizes, turned = arguments.define, arguments.flag, sugar.speak_of, linalg.matrix_sizes,
+local define, flag, speak_of, matrix_sizes, turned = arguments.define, arguments.flag, errors.speak_of, linalg.matrix_sizes,
   linalg.turned
 local matmul, unsqueeze = methods.matmul, methods.unsqueeze
 local huge = math.huge
@@ -22,6 +21,7 @@ local function singular_values(op, t)
   return s
 end
 
+--- Singular values, descending.
 define("svdvals", {}, function(t)
   return singular_values("svdvals", t)
 end)
@@ -65,10 +65,12 @@ local function matrix_norm(op, t, order, dim, keepdim)
   return arguments.rounded(result, t)
 end
 
+--- A norm of matrices: "fro", "nuc", 1, 2 or math.huge, or -1, -2, -math.huge.
 define("matrix_norm", { "ord", "dim", "keepdim" }, function(t, order, dim, keepdim)
   return matrix_norm("matrix_norm", t, order, dim, keepdim)
 end)
 
+--- The p-norm of all elements, or along dimensions.
 define("vector_norm", { "ord", "dim", "keepdim" }, function(t, order, dim, keepdim)
   return speak_of("vector_norm", pcall(methods.norm, t, { p = order, dim = dim, keepdim = keepdim }))
 end)
@@ -90,6 +92,7 @@ local function rank_of(t, s, atol, rtol)
   return methods.sum(methods.gt(s, bound_of(t, s, atol, rtol)), -1)
 end
 
+--- How many singular values count as more than zero.
 define("matrix_rank", { "atol", "rtol" }, function(t, atol, rtol)
   local fixed = methods.detach(t)
   return rank_of(fixed, singular_values("matrix_rank", fixed), atol, rtol)
@@ -97,6 +100,7 @@ end)
 
 --- The largest singular value over the smallest (p = 2, or -2 for the inverse of that), or the product of the norms of the
 -- matrix and its inverse; infinite where there is none.
+--- The condition number: the norm p of a matrix times that of its inverse.
 define("cond", { "p" }, function(t, p)
   matrix_sizes("cond", t, p ~= nil and math.abs(tonumber(p) or 0) ~= 2)
   if p == nil or p == 2 or p == -2 then
@@ -145,6 +149,7 @@ local function pinv(op, t, atol, rtol)
   return pseudo_inverse(t, u, s, vh, atol, rtol), s
 end
 
+--- The pseudo-inverse by singular values; those below rtol times the largest, or atol, count as zero.
 for _, name in ipairs { "pinv", "pinverse" } do
   define(name, { "rtol", "atol" }, function(t, rtol, atol)
     return (pinv(name, t, atol, rtol))
