@@ -297,7 +297,7 @@ struct luda_context {
 void luda__profile_add(luda_context *context, const char *name, int kind, int64_t start);
 
 /* Bits of luda_signals.attend. */
-enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4, LUDA__NOTE_SITE = 8 };
+enum { LUDA__NO_SCOPE = 1, LUDA__COLLECT = 2, LUDA__REGISTER_IN_SCOPE = 4, LUDA__NOTE_SITE = 8, LUDA__TRACK_SITE = 16 };
 
 luda_context *luda__context(void); /* the thread's current one */
 /* Adds to the bytes that a context answers for, and returns them; also from a thread that uses another context. */

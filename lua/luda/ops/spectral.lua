@@ -6,6 +6,7 @@ local create = require "luda.create"
 local errors = require "luda.error"
 local linalg = require "luda.ops.linalg"
 local ops = require "luda.ops"
+local sugar = require "luda.sugar"
 local tensors = require "luda.tensor"
 local arguments = require "luda.ops.arguments"
 
