@@ -245,7 +245,7 @@ describe("linear algebra", function()
     luda.autocast(function()
       assert.equal("f32", luda.eye(2):to("bf16"):inv().dtype)
     end)
-    local command = "LUDA_LAPACK=/nowhere.so luajit -e 'local luda = require \"luda\" " ..
+    local command = "LUDA_LAPACK=/nowhere.so LUA_PATH='lua/?.lua;lua/?/init.lua;;' luajit -e 'local luda = require \"luda\" " ..
       "local ok, e = pcall(luda.det, luda.eye(2)) io.write(tostring(ok), e.code, \" \", tostring(e))' 2>&1"
     local pipe = io.popen(command)
     local text = pipe:read("*a")

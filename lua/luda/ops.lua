@@ -9,6 +9,7 @@ local attributes = require "luda.attributes"
 local calls = require "luda.calls"
 local errors = require "luda.error"
 local memory = require "luda.memory"
+local rows = require "luda.rows"
 local tensors = require "luda.tensor"
 
 local ffi, C, context, Tensor = lib.ffi, lib.C, lib.context, lib.Tensor
@@ -16,63 +17,6 @@ local istype, wrap = ffi.istype, memory.wrap
 local Attrs = ffi.typeof("luda_attrs")
 
 local M = {}
-
---- "key=value; flag; doc=a sentence to the end" as a table.
-local function parse_facts(text)
-  local before, doc = text:match("^(.-)doc=(.*)$")
-  local facts = { doc = doc }
-  for fact in (before or text):gmatch("[^;]*%w[^;]*") do
-    local key, value = fact:match("^%s*([%w_]+)=?(.*)$")
-    facts[key] = value
-  end
-  return facts
-end
-
---- Reads row `op`, or nil beyond the last.
-local function read_row(op)
-  local info = C.luda_op_get(op)
-  if info == nil then
-    return nil
-  end
-  local row = {
-    op = op,
-    name = ffi.string(info.name),
-    types = ffi.string(info.types),
-    shape = ffi.string(info.shape),
-    gradient = ffi.string(info.gradient),
-    sample = ffi.string(info.sample),
-    facts = parse_facts(ffi.string(info.facts)),
-    inputs = info.inputs,
-    optional = info.optional,
-    outputs = info.outputs - info.hidden,
-    alone = info.outputs == 1,
-    fields = {},
-    positional = {},
-    known = { out = true },
-  }
-  local family = tonumber(info.attrs)
-  for index = 0, math.huge do
-    local field = C.luda_attrs_field(family, index)
-    if field == nil then
-      break
-    end
-    local entry = { kind = ffi.string(field.kind), name = ffi.string(field.name) }
-    entry.set = attributes.setters[entry.kind]
-    row.fields[index + 1], row.known[entry.name], row.fields[entry.name] = entry, true, entry
-    if not attributes.by_name_only[entry.kind] then
-      row.positional[#row.positional + 1] = entry
-    end
-  end
-  if #row.fields > 0 then
-    row.family = ffi.string(info.family)
-    row.defaults = ffi.new("luda_attrs")
-    lib.check(C.luda_attrs_default(op, row.defaults))
-    if row.fields.base then
-      row.defaults[row.family].base = 1
-    end
-  end
-  return row
-end
 
 ---@type table<string, table> the rows by name, and in order
 M.rows = {}
@@ -283,7 +227,7 @@ end
 M.functions = {}
 
 for op = 0, math.huge do
-  local row = read_row(op)
+  local row = rows.read(op)
   if not row then
     break
   end

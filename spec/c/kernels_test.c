@@ -17,6 +17,8 @@ static int admitted(const char *types, int dtype)
     for (size_t i = 0; i < sizeof float_only / sizeof *float_only; i++)
         if (strcmp(types, float_only[i]) == 0)
             return is_float(dtype);
+    if (strcmp(types, "MATRIX") == 0)
+        return dtype == LUDA_F32 || dtype == LUDA_F64;
     if (strcmp(types, "INTEGER") == 0)
         return !is_float(dtype) && dtype != LUDA_BOOL;
     if (strcmp(types, "BITS") == 0)

@@ -76,13 +76,13 @@ local function results_of(t, dim, group, representatives, shape, inverse, counts
   return unpack(results)
 end
 
---- The tensor to look at (detached), its dimension, and the shape that an inverse has.
+--- The tensor to take values from, its dimension, and the shape that an inverse has.
 local function subject(op, t, dim)
   if dim == nil then
-    return methods.reshape(methods.detach(t), { t.numel }), 1, t.shape
+    return methods.reshape(t, { t.numel }), 1, t.shape
   end
   dim = arguments.dim(op, t, dim)
-  t = arguments.at_least_1d(methods.detach(t))
+  t = arguments.at_least_1d(t)
   return t, dim, { methods.size(t, dim) }
 end
 
@@ -93,30 +93,27 @@ define("unique", { "sorted", "return_inverse", "return_counts", "dim" }, functio
   local whole = dim == nil
   local x, at, shape = subject("unique", t, dim)
   if whole then
-    local ordered, places = sort(x, { dim = 1 })
+    local ordered, places = sort(methods.detach(x), { dim = 1 })
     local new = begins(ordered, 1)
     local starts = methods.reshape(methods.nonzero(new), { -1 })
     local group = (inverse or counts) and functions.scatter(places, 1, places, methods.cumsum(methods.to(new, "i64"), 1))
     return results_of(x, 1, group, methods.index_select(places, 1, starts), shape, inverse, counts)
   end
-  local group = column_ranks(functions.transpose(as_rows(x, at), 1, 2))
+  local group = column_ranks(functions.transpose(as_rows(methods.detach(x), at), 1, 2))
   local numbers = counting(group, 1)
   local last = group.numel > 0 and methods.amax(group):item() or 0
   local representatives = functions.scatter(create.zeros(last, { dtype = "i64", device = t.device }), 1, group, numbers)
   return results_of(x, at, group, representatives, shape, inverse, counts)
 end)
 
---- The same of neighbours only, in the order that they have.
+--- Each run of equal neighbours (or equal neighbouring slices of a dimension) once; then, where asked, for each element or
+-- slice the place of its run, and how long each run is.
 define("unique_consecutive", { "return_inverse", "return_counts", "dim" }, function(t, inverse, counts, dim)
   inverse, counts = flag("unique_consecutive", "return_inverse", inverse),
     flag("unique_consecutive", "return_counts", counts)
   local x, at, shape = subject("unique_consecutive", t, dim)
-  local new
-  if dim == nil then
-    new = begins(x, 1)
-  else
-    new = methods.any(begins(as_rows(x, at), 1), 2)
-  end
+  local seen = methods.detach(x)
+  local new = dim == nil and begins(seen, 1) or methods.any(begins(as_rows(seen, at), 1), 2)
   local group = methods.cumsum(methods.to(new, "i64"), 1)
   return results_of(x, at, group, methods.reshape(methods.nonzero(new), { -1 }), shape, inverse, counts)
 end)

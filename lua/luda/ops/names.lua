@@ -52,6 +52,9 @@ define("tensor_split", function(t, cuts, dim)
   return pieces
 end)
 
+--- hsplit: tensor_split along dimension 2, of vectors 1; a number of pieces has to divide the dimension.
+--- vsplit: tensor_split along dimension 1; a number of pieces has to divide the dimension.
+--- dsplit: tensor_split along dimension 3; a number of pieces has to divide the dimension.
 for name, place in pairs { hsplit = 2, vsplit = 1, dsplit = 3 } do
   define(name, function(t, cuts)
     local ndim = need_tensor(name, t).ndim

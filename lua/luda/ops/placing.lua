@@ -263,7 +263,7 @@ local function extreme(least)
 end
 reduce.amax, reduce.amin = extreme(false), extreme(true)
 
---- The tensor with "sum", "prod", "mean", "amax" or "amin" of what the source has for each position along a dimension, and
+--- The tensor with "sum", "prod" (not of bool), "mean", "amax" or "amin" of what the source has for each position along a dimension, and
 -- unless include_self is false of what stood there.
 define("scatter_reduce", function(t, dim, index, source, ...)
   local given = args.named("scatter_reduce", { "reduce", "include_self", "base" }, { include_self = true, base = 1 }, ...)

@@ -9,7 +9,7 @@ local arguments = require "luda.ops.arguments"
 local methods, functions, is_tensor = tensors.methods, ops.functions, tensors.is_tensor
 local define = arguments.define
 
---- The least and the largest element.
+--- The least and the largest element, of all or along dimensions.
 define("aminmax", { "dim", "keepdim" }, function(t, dim, keepdim)
   local options = arguments.over("aminmax", t, dim, keepdim)
   return functions.amin(t, options), functions.amax(t, options)
@@ -76,6 +76,7 @@ define("trapezoid", { "x", "dx", "dim" }, function(y, x, dx, dim)
   return methods.sum(areas("trapezoid", y, x, dx, dim), dim)
 end)
 
+--- The integral of y from the first place up to each of the others, by trapezoids.
 define("cumulative_trapezoid", { "x", "dx", "dim" }, function(y, x, dx, dim)
   dim = arguments.dim("cumulative_trapezoid", y, dim)
   return methods.cumsum(areas("cumulative_trapezoid", y, x, dx, dim), dim)
@@ -113,7 +114,7 @@ define("cov", { "correction", "fweights", "aweights" }, function(t, correction, 
   return arguments.rounded(t.ndim == 2 and result or methods.reshape(result, {}), t)
 end)
 
---- Covariances divided by both deviations.
+--- Correlations of the rows of a matrix: covariances divided by both deviations.
 define("corrcoef", {}, function(t)
   local covariance = functions.cov(arguments.floating("corrcoef", t))
   if covariance.ndim == 0 then

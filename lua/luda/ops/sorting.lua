@@ -98,7 +98,7 @@ local function middle(x, dim, keepdim, skip)
 end
 
 --- median: The middle element, of two the lower, and with a dimension its position; NaN where there is one.
---- nanmedian: The same of the elements that are not NaN.
+--- nanmedian: The median of the elements that are not NaN.
 for name, skip in pairs { median = false, nanmedian = true } do
   define(name, { "dim", "keepdim" }, function(t, dim, keepdim)
     keepdim = flag(name, "keepdim", keepdim)
@@ -146,7 +146,7 @@ end
 
 --- quantile: The value below which the part q of the elements lies; interpolation between two neighbours "linear", "lower",
 -- "higher", "midpoint" or "nearest".
---- nanquantile: The same of the elements that are not NaN.
+--- nanquantile: The quantile of the elements that are not NaN.
 for name, skip in pairs { quantile = false, nanquantile = true } do
   define(name, { "q", "dim", "keepdim", "interpolation" }, function(t, q, dim, keepdim, interpolation)
     local between = interpolations[interpolation or "linear"]

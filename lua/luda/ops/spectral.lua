@@ -9,6 +9,7 @@ local ops = require "luda.ops"
 local sugar = require "luda.sugar"
 local tensors = require "luda.tensor"
 local arguments = require "luda.ops.arguments"
+local into = require "luda.ops.into"
 
 local functions, methods, where = ops.functions, tensors.methods, ops.functions.where
 local define, flag, speak_of, matrix_sizes, turned = arguments.define, arguments.flag, errors.speak_of, linalg.matrix_sizes,
@@ -186,3 +187,5 @@ define("lstsq", { "b", "rcond", "driver" }, function(a, b, rcond, driver)
   end
   return finish(x), residuals, rank, s
 end)
+
+into.take_out "qr svd eigh solve solve_triangular"

@@ -33,7 +33,7 @@ end
 ---@return any[] values
 function M.run(example, environment)
   local chunk = assert(loadstring("return " .. example, "=example"))
-  setfenv(chunk, environment or { luda = luda, math = math })
+  setfenv(chunk, environment or { luda = luda, math = math, require = require })
   local values, texts = { chunk() }, {}
   for i, value in ipairs(values) do
     texts[i] = text_of(value)
@@ -80,7 +80,7 @@ end
 
 local function try(entry, dtype, device, leaves)
   return pcall(function()
-    local _, values = M.run(entry.example, { luda = variant(entry, dtype, device, leaves), math = math })
+    local _, values = M.run(entry.example, { luda = variant(entry, dtype, device, leaves), math = math, require = require })
     return type(values[1]) == "table" and luda.is_tensor(values[1][1]) and values[1] or values
   end)
 end

@@ -37,14 +37,6 @@ M.promised = [[
 
 --- { what kind of hole, names, reason }; the kinds are "operators", and "on cuda" or "on cpu" for rows without some kernels.
 M.list = {
-  { what = "operators", names = { "index_put", "put" },
-    reason = "Assignment does this, t[positions] = value; scatter and index_copy give new tensors." },
-  { what = "operators", names = { "scatter_reduce" },
-    reason = "Sums by position are scatter_add; the other reductions are one of each group after a sort." },
-  { what = "operators", names = { "tril_indices" },
-    reason = "luda.ones(rows, columns):tril():nonzero() gives them, one row each." },
-  { what = "operators", names = { "from_ptr" },
-    reason = "from_dlpack takes memory of any library together with its size and its owner, which a pointer lacks." },
   { what = "on cuda", names = { "cholesky", "qr", "svd", "eigh", "solve", "solve_triangular", "slogdet", "det", "dft" },
     reason = "Linear algebra rests on LAPACK and Fourier transforms on kernels of the processor's; move with :to(\"cpu\")." },
   { what = "operators", names = { "pin_memory" },

@@ -53,6 +53,8 @@ return {
   { "diag", "luda.tensor({ 1, 2 }):diag()", "{{1, 0}, {0, 2}}",
     call = "diag(t, offset=0)", types = "ANY", gradient = "yes",
     shape = "a matrix's diagonal, or the matrix of a diagonal" },
+  { "vander", "luda.tensor({ 2, 3 }):vander(3)", "{{4, 2, 1}, {9, 3, 1}}",
+    call = "vander(t, n=, increasing=false)", types = "SUM", gradient = "yes", shape = "[elements, n]" },
   { "trace", "luda.tensor({ { 1, 2 }, { 3, 4 } }):trace()", "5",
     call = "trace(t)", types = "SUM", gradient = "yes", shape = "one number, of no dimension" },
 }

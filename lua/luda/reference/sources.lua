@@ -5,7 +5,7 @@ local M = { docs = {}, raises = {} }
 local folder = debug.getinfo(1, "S").source:match("^@(.*)reference/sources%.lua$") or "./"
 local FILES = { -- those of luda.nn give names that begin with "nn."
   "create", "draw", "sugar", "values", "scope", "ops/pointwise", "ops/activations", "ops/shapes", "ops/pieces", "ops/positions",
-  "ops/reductions", "ops/sorting", "ops/draws", "ops/einsum", "ops/linalg", "ops/products",
+  "ops/placing", "ops/reductions", "ops/sorting", "ops/distinct", "ops/series", "ops/names", "bytes", "ops/draws", "ops/einsum", "ops/linalg", "ops/products",
   "ops/spectral", "nn/losses", "nn/distances", "nn/layers", "nn/normalization", "nn/images",
   "nn/interpolation", "nn/tokens",
   "nn/volumes", "nn/ctc", "nn/vocabulary",
@@ -53,15 +53,28 @@ local function note_raises(text, prefix)
   end
 end
 
+--- Other names of functions, in a list of pairs.
+local function note_others(text)
+  for list in text:gmatch("for name, other in pairs (%b{})") do
+    for name, other in list:gmatch('([%w_]+) = "([%w_]+)"') do
+      M.docs[name] = ("Another name of %s."):format(other)
+    end
+  end
+end
+
 for _, name in ipairs(FILES) do
   local file = assert(io.open(folder .. name .. ".lua", "rb"))
   local text = file:read("*a")
   file:close()
   local prefix, comment = name:find("^nn/") and "nn." or "", nil
   note_raises(text, prefix)
+  note_others(text)
   for line in text:gmatch("[^\n]+") do
     local start, more = line:match("^%s*%-%-%- ?(.*)$"), line:match("^%s*%-%- (.*)$")
     if start and start:sub(1, 1) ~= "@" then
+      if comment then
+        note(comment, "", prefix) -- one of several comments over a loop, each with its names
+      end
       comment = start
     elseif comment and more then
       comment = comment .. " " .. more
