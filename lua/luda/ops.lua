@@ -5,7 +5,6 @@
 
 local lib = require "luda.ffi"
 local args = require "luda.args"
-local attributes = require "luda.attributes"
 local calls = require "luda.calls"
 local errors = require "luda.error"
 local memory = require "luda.memory"

@@ -204,7 +204,7 @@ function reduce.mean(m)
   return methods.to(functions.floor_divide(reduce.sum(m), count), m.t.dtype)
 end
 
---- In the order of the positions each element is multiplied by what lies 1, 2, 4, … before it and has the same position.
+-- In the order of the positions each element is multiplied by what lies 1, 2, 4, … before it and has the same position.
 function reduce.prod(m)
   local dim, size = m.at.dim, methods.size(m.index, m.at.dim)
   local ordered, order = functions.sort(m.index, { dim = dim })
@@ -263,8 +263,8 @@ local function extreme(least)
 end
 reduce.amax, reduce.amin = extreme(false), extreme(true)
 
---- The tensor with "sum", "prod" (not of bool), "mean", "amax" or "amin" of what the source has for each position along a dimension, and
--- unless include_self is false of what stood there.
+--- The tensor with "sum", "prod" (not of bool), "mean", "amax" or "amin" of what the source has for each position along a
+-- dimension, and unless include_self is false of what stood there.
 define("scatter_reduce", function(t, dim, index, source, ...)
   local given = args.named("scatter_reduce", { "reduce", "include_self", "base" }, { include_self = true, base = 1 }, ...)
   local fn = reduce[given.reduce]

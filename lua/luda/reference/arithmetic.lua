@@ -12,7 +12,7 @@ return {
     call = "multiply(x, y)", types = "ANY", gradient = "yes", shape = "broadcast" },
   { "div", 'luda.tensor({ 7, 8 }):div(2), luda.tensor({ 7, 8 }):div(2, { rounding_mode = "floor" })', "{3.5, 4}; {3, 4}",
     call = "div(x, y, {rounding_mode=})" },
-  { "divide", 'luda.tensor({ 7, 8 }):divide(2, { rounding_mode = "floor" })', "{3, 4}",
+  { "divide", 'luda.tensor({ 7, 8 }):divide(2), luda.tensor({ 7, 8 }):divide(2, { rounding_mode = "floor" })', "{3.5, 4}; {3, 4}",
     call = "divide(x, y, {rounding_mode=})", types = "FLOAT", gradient = "yes", shape = "broadcast" },
   { "true_divide", "luda.tensor({ 7, 8 }):true_divide(2)", "{3.5, 4}",
     call = "true_divide(x, y)", types = "FLOAT", gradient = "yes", shape = "broadcast" },

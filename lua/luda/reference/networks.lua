@@ -11,7 +11,8 @@ return {
   { "scaled_dot_product_attention",
     [[luda.scaled_dot_product_attention(luda.tensor({ { 1, 0 } }), luda.tensor({ { 1, 0 }, { 1, 0 } }),
   luda.tensor({ { 2 }, { 4 } }))]], "{{3}}",
-    call = "scaled_dot_product_attention(q, k, v, {is_causal=false, dropout_p=0, scale=0, generator=, attn_mask=, enable_gqa=false})" },
+    call = "scaled_dot_product_attention(q, k, v, {is_causal=false, dropout_p=0, scale=0, generator=, "
+      .. "attn_mask=, enable_gqa=false})" },
   { "conv2d", "luda.tensor({ { { { 1, 2 }, { 3, 4 } } } }):conv2d(luda.tensor({ { { { 1, 1 } } } }))", "{{{{3}, {7}}}}" },
   { "max_pool2d", "luda.tensor({ { { { 1, 2 }, { 3, 4 } } } }):max_pool2d(2)", "{{{{4}}}}" },
   { "avg_pool2d", "luda.tensor({ { { { 1, 2 }, { 3, 4 } } } }):avg_pool2d(2)", "{{{{2.5}}}}" },

@@ -4,11 +4,10 @@ local M = { docs = {}, raises = {} }
 
 local folder = debug.getinfo(1, "S").source:match("^@(.*)reference/sources%.lua$") or "./"
 local FILES = { -- those of luda.nn give names that begin with "nn."
-  "create", "draw", "sugar", "values", "scope", "ops/pointwise", "ops/activations", "ops/shapes", "ops/pieces", "ops/positions",
-  "ops/placing", "ops/reductions", "ops/sorting", "ops/distinct", "ops/series", "ops/names", "bytes", "ops/draws", "ops/einsum", "ops/linalg", "ops/products",
-  "ops/spectral", "nn/losses", "nn/distances", "nn/layers", "nn/normalization", "nn/images",
-  "nn/interpolation", "nn/tokens",
-  "nn/volumes", "nn/ctc", "nn/vocabulary",
+  "create", "draw", "sugar", "values", "scope", "bytes", "ops/pointwise", "ops/activations", "ops/shapes", "ops/pieces",
+  "ops/positions", "ops/placing", "ops/reductions", "ops/sorting", "ops/distinct", "ops/series", "ops/names", "ops/draws",
+  "ops/einsum", "ops/linalg", "ops/products", "ops/spectral", "nn/losses", "nn/distances", "nn/layers", "nn/normalization",
+  "nn/images", "nn/interpolation", "nn/tokens", "nn/volumes", "nn/ctc", "nn/vocabulary",
 }
 
 --- The names that a line of code defines.
@@ -57,7 +56,7 @@ end
 local function note_others(text)
   for list in text:gmatch("for name, other in pairs (%b{})") do
     for name, other in list:gmatch('([%w_]+) = "([%w_]+)"') do
-      M.docs[name] = ("Another name of %s."):format(other)
+      M.docs[name] = M.docs[name] or ("Another name of %s."):format(other)
     end
   end
 end
