@@ -25,9 +25,9 @@ import torch_models as models  # noqa: E402
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "0")) or os.cpu_count()
 COLUMNS = 1024
 
-# Cases that are one expression over x, y (n floats), r (rows of 1024), w, b (1024), s (square).
+# Cases that are one expression over x, y (n floats), p (tracked), r (rows of 1024), w, b (1024), s (square).
 EXPRESSIONS = {
-    "add": "x + y", "mul": "x * y", "mul_scalar": "x * 2.0", "add_": "x.add_(y)", "mul_": "x.mul_(1.0)",
+    "add": "x + y", "add_recorded": "p + y", "mul": "x * y", "mul_scalar": "x * 2.0", "add_": "x.add_(y)", "mul_": "x.mul_(1.0)",
     "relu": "F.relu(x)", "exp": "torch.exp(x)", "tanh": "torch.tanh(x)", "sigmoid": "torch.sigmoid(x)",
     "gelu": "F.gelu(x)", "gelu_tanh": "F.gelu(x, approximate='tanh')",
     "sum": "x.sum()", "sum_rows": "r.sum(1)", "sum_columns": "r.sum(0)", "amax": "x.amax()", "amax_rows": "r.amax(1)",
@@ -46,7 +46,7 @@ BACKWARD = {
 
 
 def expression(case, n):
-    names = dict(n=n, x=torch.randn(n), y=torch.randn(n))
+    names = dict(n=n, x=torch.randn(n), y=torch.randn(n), p=torch.randn(n, requires_grad=True))
     text = EXPRESSIONS[case]
     if case.startswith("bf16"):
         names["x16"] = torch.randn(n).bfloat16()

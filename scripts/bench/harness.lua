@@ -7,6 +7,7 @@
 --   statement   or a statement, of which scopes hold 100 runs;
 --   step        or one that runs in a scope of its own;
 --   outside     or one that runs in no scope
+--   interpreted the JIT is off
 --   bytes, flops   for rates
 --   operators   how many operators one run is, for rows in ns
 --   bounds      list of what limits.lua makes; `sum` adds them up instead of taking the largest
@@ -113,6 +114,14 @@ local function calibrate(clock, run, seconds)
   end
 end
 
+local function without_jit(run)
+  return function(n)
+    jit.off()
+    run(n)
+    jit.on()
+  end
+end
+
 --- One sample after another: each bound, then LUDA, then the peer, so that all see the machine in the same state.
 ---@param row table
 ---@param given {clock: fun(): number, samples: integer, seconds: number, peer: table?, sync: fun()}
@@ -120,6 +129,9 @@ end
 function M.collect(row, given)
   local clock, seconds, found = given.clock, given.seconds, { own = {}, bounds = {}, peer = {} }
   local run = M.compile(row, row.make and row.make() or {}, given.sync)
+  if row.interpreted then
+    run = without_jit(run)
+  end
   local n = calibrate(clock, run, seconds)
   local peer = row.peer and given.peer
   for s = 1, given.samples do

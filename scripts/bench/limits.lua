@@ -13,6 +13,7 @@ double luda_limits_flops(int bf16, int threads, double seconds);
 double luda_limits_loop(int function, int threads, double seconds);
 void luda_limits_values(int function, const float *x, float *y);
 double luda_limits_adamw(size_t parameters, int threads, double seconds);
+float luda_limits_call(const float *x, const float *y, size_t count);
 double luda_limits_fault(int huge);
 double luda_limits_spawn(const char *const *arguments, const char *output);
 ]]
