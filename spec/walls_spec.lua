@@ -142,6 +142,20 @@ describe("training without a scope", function()
     local grown = resident() / settled - 1
     assert.is_true(grown < 0.02, ("resident memory grew by %.1f %%"):format(100 * grown))
   end)
+
+  it("drops large temporaries within the budget", function()
+    local kept = luda.randn(2 ^ 20) -- 4 MiB, as each temporary has
+    collectgarbage()
+    local before, most = resident(), 0
+    for step = 1, 1500 do
+      local _ = kept * step + 1
+      if step % 50 == 0 then
+        most = math.max(most, resident() - before)
+      end
+    end
+    local allowed = 1.1 * (luda.memory("cpu").budget + 4 * kept.numel)
+    assert.is_true(most < allowed, ("%d bytes, %d allowed"):format(most, allowed))
+  end)
 end)
 
 describe("memory that runs out", function()
