@@ -12,7 +12,7 @@ return {
   { "tolist", "luda.tensor({ { 1, 2 } }):tolist()", "{{1, 2}}",
     call = "tolist(t)", types = "ANY", gradient = "zero", shape = "nested Lua lists" },
   { "keep", "luda.tensor({ 1 }):keep()", "{1}", call = "keep(t)", types = "ANY", gradient = "yes", shape = "same" },
-  { "pin", "luda.tensor({ 1 }):pin()", "{1}",
+  { "pin", "luda.ones(1):pin()", "{1}",
     call = "pin(t)", types = "ANY", gradient = "yes", shape = "same" },
   { "release", "luda.tensor({ 1 }):release()", "nothing",
     call = "release(t)", types = "ANY", gradient = "zero", shape = "no result" },
