@@ -232,7 +232,7 @@ for op = 0, math.huge do
   end
   M.rows[op + 1], M.rows[row.name] = row, row
   M.functions[row.name] = bind(row)
-  if row.facts.inplace then
+  if row.inplace then
     local slow = general(row, true)
     M.functions[row.name .. "_"] = not row.family and row.inputs == 2 and calls.in_place(row, slow) or slow
   end

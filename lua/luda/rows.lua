@@ -18,6 +18,16 @@ local function parse_facts(text)
   return facts
 end
 
+-- Facts are read when somebody asks: a start of the program needs few.
+local Row = {}
+
+function Row.__index(row, key)
+  if key == "facts" then
+    row.facts = parse_facts(ffi.string(C.luda_op_get(row.op).facts))
+    return row.facts
+  end
+end
+
 --- Reads row `op`, or nil beyond the last.
 ---@param op integer
 ---@return table?
@@ -26,14 +36,14 @@ function M.read(op)
   if info == nil then
     return nil
   end
-  local row = {
+  local facts = ffi.string(info.facts)
+  local row = setmetatable({
     op = op,
     name = ffi.string(info.name),
     types = ffi.string(info.types),
     shape = ffi.string(info.shape),
     gradient = ffi.string(info.gradient),
     sample = ffi.string(info.sample),
-    facts = parse_facts(ffi.string(info.facts)),
     inputs = info.inputs,
     optional = info.optional,
     outputs = info.outputs - info.hidden,
@@ -41,7 +51,8 @@ function M.read(op)
     fields = {},
     positional = {},
     known = { out = true },
-  }
+    inplace = (facts:match("^(.-)doc=") or facts):find("inplace", 1, true) ~= nil,
+  }, Row)
   local family = tonumber(info.attrs)
   for index = 0, math.huge do
     local field = C.luda_attrs_field(family, index)
