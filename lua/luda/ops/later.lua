@@ -11,8 +11,8 @@ local M = {
   modules = {
     ["luda.ops.einsum"] = "einsum",
     ["luda.ops.products"] = "addbmm addmm addmv addr baddbmm bmm cdist cross dot inner kron mm mv outer tensordot vdot",
-    ["luda.ops.spectral"] = "cholesky_inverse cholesky_solve cond eigh eigvalsh inv inverse logdet lstsq matrix_norm matrix_power "
-      .. "matrix_rank pinv pinverse qr solve solve_triangular svd svdvals triangular_solve vector_norm",
+    ["luda.ops.spectral"] = "cholesky_inverse cholesky_solve cond eigh eigvalsh inv inverse logdet lstsq matrix_norm "
+      .. "matrix_power matrix_rank pinv pinverse qr solve solve_triangular svd svdvals triangular_solve vector_norm",
   },
 }
 
