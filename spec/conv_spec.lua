@@ -1,7 +1,6 @@
 --- Convolution and pooling: PyTorch's values, rounding, special values, refusals, libraries against each other, layers.
 
 local luda = require "luda"
-local json = require "luda.json"
 local helper = require "spec.helper"
 local nn = luda.nn
 
@@ -45,29 +44,9 @@ if ... == "print" then
   os.exit(0)
 end
 
-local golden
-do
-  local file = assert(io.open("spec/golden/conv.json"))
-  golden = json.decode(file:read("*a"))
-  file:close()
-end
+local golden = helper.golden("conv")
 
-local function count_of(shape)
-  local count = 1
-  for _, size in ipairs(shape) do
-    count = count * size
-  end
-  return count
-end
-
---- The eighths of scripts/golden.py, which every floating type holds.
-local function values(shape, seed, dtype)
-  local list = {}
-  for k = 0, count_of(shape) - 1 do
-    list[k + 1] = ((k * 7 + seed * 5) % 23 - 11) / 8
-  end
-  return luda.tensor(list, { dtype = dtype }):reshape(shape)
-end
+local values = helper.eighths
 
 local function inputs_of(case, dtype)
   local inputs = { values(case.x, 1, dtype) }

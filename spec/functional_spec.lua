@@ -1,16 +1,10 @@
 --- luda.nn's composed functions and layers: PyTorch's values and gradients, second order, half types, odd cases.
 
 local luda = require "luda"
-local json = require "luda.json"
 local helper = require "spec.helper"
 local nn = luda.nn
 
-local golden
-do
-  local file = assert(io.open("spec/golden/nn.json"))
-  golden = json.decode(file:read("*a")).cases
-  file:close()
-end
+local golden = helper.golden("nn").cases
 
 --- The inputs of scripts/golden_nn.py. Ids count from 1 here.
 local function values(kind, shape, seed, dtype)

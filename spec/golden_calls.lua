@@ -2,29 +2,13 @@
 
 local assert = require "luassert"
 local luda = require "luda"
-local json = require "luda.json"
 local helper = require "spec.helper"
 
 local M = {}
 
-local golden
-do
-  local file = assert(io.open("spec/golden/products.json"))
-  golden = json.decode(file:read("*a"))
-  file:close()
-end
+local golden = helper.golden("products")
 
---- The formula of the script.
-local function values(shape, seed, dtype)
-  local count, list = 1, {}
-  for _, size in ipairs(shape) do
-    count = count * size
-  end
-  for k = 0, count - 1 do
-    list[k + 1] = ((k * 7 + seed * 5) % 23 - 11) / 8
-  end
-  return luda.tensor(list, { dtype = dtype }):reshape(shape)
-end
+local values = helper.eighths
 
 --- A cell with the given weights; its other bias is zero.
 local function cell_of(class, weight_ih, weight_hh, bias, nonlinearity)

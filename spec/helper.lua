@@ -4,6 +4,7 @@ local assert = require "luassert"
 local say = require "say"
 local luda = require "luda"
 local lib = require "luda.ffi"
+local json = require "luda.json"
 local memory = require "luda.memory"
 local tags = require "luda.autograd.tags"
 
@@ -84,6 +85,26 @@ end
 
 say:set("assertion.raises", "wrong error")
 assert:register("assertion", "raises", raises, "assertion.raises", "assertion.raises")
+
+--- Fixtures that PyTorch computed: spec/golden/NAME.json.
+function helper.golden(name)
+  local file = assert(io.open(("spec/golden/%s.json"):format(name)))
+  local fixtures = json.decode(file:read("*a"))
+  file:close()
+  return fixtures
+end
+
+--- The eighths between -1.375 and 1.375 that the scripts of the fixtures fill inputs with; every floating type holds them.
+function helper.eighths(shape, seed, dtype)
+  local count, list = 1, {}
+  for _, size in ipairs(shape) do
+    count = count * size
+  end
+  for k = 0, count - 1 do
+    list[k + 1] = ((k * 7 + seed * 5) % 23 - 11) / 8
+  end
+  return luda.tensor(list, { dtype = dtype }):reshape(shape)
+end
 
 --- Handles that live, after everything unreachable was given back. Compiled traces keep constants alive, hence the flush.
 function helper.live()

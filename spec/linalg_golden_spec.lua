@@ -1,15 +1,9 @@
 --- Linear algebra against PyTorch in float64: values and gradients where signs and rotations of factors do not matter.
 
 local luda = require "luda"
-local json = require "luda.json"
 local helper = require "spec.helper"
 
-local golden
-do
-  local file = assert(io.open("spec/golden/linalg.json"))
-  golden = json.decode(file:read("*a"))
-  file:close()
-end
+local golden = helper.golden("linalg")
 
 --- The formula of scripts/golden_linalg.py.
 local function values(shape, seed)

@@ -1,17 +1,11 @@
 --- Writing at positions, distinct values, differences, cuts: PyTorch's values and gradients, edge cases, refusals.
 
 local luda = require "luda"
-local json = require "luda.json"
 local helper = require "spec.helper"
 
 local nan, inf = 0 / 0, math.huge
 
-local golden
-do
-  local file = assert(io.open("spec/golden/order.json"))
-  golden = json.decode(file:read("*a"))
-  file:close()
-end
+local golden = helper.golden("order")
 
 local function number(value)
   return type(value) == "string" and tonumber(value) or value

@@ -6,12 +6,7 @@ local helper = require "spec.helper"
 
 local nan, inf = 0 / 0, math.huge
 
-local golden
-do
-  local file = assert(io.open("spec/golden/pointwise.json"))
-  golden = json.decode(file:read("*a"))
-  file:close()
-end
+local golden = helper.golden("pointwise")
 
 local words = { nan = nan, inf = inf, ["-inf"] = -inf, ["-0"] = -0.0 }
 

@@ -7,12 +7,7 @@ local helper = require "spec.helper"
 local gradcheck = luda.autograd.gradcheck
 local nan, inf = 0 / 0, math.huge
 
-local golden
-do
-  local file = assert(io.open("spec/golden/reductions.json"))
-  golden = json.decode(file:read("*a"))
-  file:close()
-end
+local golden = helper.golden("reductions")
 
 --- The formula of scripts/golden.py.
 local function values(shape, seed, special)

@@ -1,15 +1,9 @@
 --- Shapes, pieces and grids: PyTorch's values, gradients of both orders, refusals; random numbers of other distributions.
 
 local luda = require "luda"
-local json = require "luda.json"
 local helper = require "spec.helper"
 
-local golden
-do
-  local file = assert(io.open("spec/golden/pointwise.json"))
-  golden = json.decode(file:read("*a"))
-  file:close()
-end
+local golden = helper.golden("pointwise")
 
 describe("PyTorch's values", function()
   before_each(helper.before)

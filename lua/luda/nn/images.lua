@@ -21,19 +21,26 @@ local function shape_of(op, x, ndim, form)
   return x.shape
 end
 
---- Height and width from a number or a list of two, each at least `least`.
-local function pair(op, name, value, least)
-  if type(value) ~= "table" then
-    value = { value, value }
-  elseif #value ~= 2 then
-    errors.raise("invalid", "%s: %s is a number or a list of two, height and width; the list has %d", op, name, #value)
+--- Sizes from a number or a list of as many as `words` names, each at least `least`.
+function M.tuple(op, name, value, count, words, least)
+  local list = type(value) == "table" and value or {}
+  if value ~= list then
+    for i = 1, count do
+      list[i] = value
+    end
+  elseif #list ~= count then
+    errors.raise("invalid", "%s: %s is a number or a list of %s; the list has %d", op, name, words, #list)
   end
-  for i = 1, 2 do
-    if args.integer(op, name, value[i]) < least then
-      errors.raise("invalid", "%s: %s is %d; it must be at least %d", op, name, value[i], least)
+  for i = 1, count do
+    if args.integer(op, name, list[i]) < least then
+      errors.raise("invalid", "%s: %s is %d; it must be at least %d", op, name, list[i], least)
     end
   end
-  return value
+  return list
+end
+
+local function pair(op, name, value, least)
+  return M.tuple(op, name, value, 2, "two, height and width", least)
 end
 M.pair = pair
 

@@ -12,17 +12,7 @@ local M = {}
 
 --- Depth, height and width from a number or a list of three, each at least `least`.
 function M.triple(op, name, value, least)
-  if type(value) ~= "table" then
-    value = { value, value, value }
-  elseif #value ~= 3 then
-    errors.raise("invalid", "%s: %s is a number or a list of three, depth, height and width; the list has %d", op, name, #value)
-  end
-  for i = 1, 3 do
-    if args.integer(op, name, value[i]) < least then
-      errors.raise("invalid", "%s: %s is %d; it must be at least %d", op, name, value[i], least)
-    end
-  end
-  return value
+  return images.tuple(op, name, value, 3, "three, depth, height and width", least)
 end
 
 local function need(op, x, ndim, form)

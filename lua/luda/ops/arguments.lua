@@ -136,4 +136,15 @@ function M.widened(t)
   return args.dtype_class(t.dtype) == "float" and t or methods.to(t, "i64")
 end
 
+--- Where each value of a list stands.
+---@param list any[]
+---@return table<any, integer>
+function M.places(list)
+  local places = {}
+  for place, value in ipairs(list) do
+    places[value] = place
+  end
+  return places
+end
+
 return M

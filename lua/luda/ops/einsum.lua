@@ -5,6 +5,7 @@ local errors = require "luda.error"
 local tensors = require "luda.tensor"
 local ops = require "luda.ops"
 local values = require "luda.values"
+local arguments = require "luda.ops.arguments"
 
 local functions, methods = ops.functions, tensors.methods
 
@@ -27,17 +28,12 @@ local function subscripts_of(text, equation)
   return list, dots == 1
 end
 
---- One label a dimension of operand i.
-local function labels_of(t, list, dotted, i, text)
-  local under = t.ndim - #list + (dotted and 1 or 0)
-  if under < 0 or (under > 0 and not dotted) then
-    errors.raise("shape", "einsum: operand %d has shape %s, its subscripts '%s' name %d dimensions%s", i,
-      args.shape_text(t.shape), text, dotted and #list - 1 or #list, under > 0 and "; ... stands for all others" or "")
-  end
+--- Letters as labels, "..." as numbers counted down: the dimensions that it stands for.
+local function spell_out(list, hidden)
   local labels = {}
   for _, letter in ipairs(list) do
     if letter == "..." then
-      for k = under, 1, -1 do
+      for k = hidden, 1, -1 do
         labels[#labels + 1] = tostring(k)
       end
     else
@@ -45,6 +41,16 @@ local function labels_of(t, list, dotted, i, text)
     end
   end
   return labels
+end
+
+--- One label a dimension of operand i.
+local function labels_of(t, list, dotted, i, text)
+  local under = t.ndim - #list + (dotted and 1 or 0)
+  if under < 0 or (under > 0 and not dotted) then
+    errors.raise("shape", "einsum: operand %d has shape %s, its subscripts '%s' name %d dimensions%s", i,
+      args.shape_text(t.shape), text, dotted and #list - 1 or #list, under > 0 and "; ... stands for all others" or "")
+  end
+  return spell_out(list, under)
 end
 
 --- Repeated labels as the diagonal of their dimensions.
@@ -97,7 +103,7 @@ end
 
 --- Labels of the result: those named, or the ellipsis and then the letters that occur once, in alphabetical order.
 local function result_labels(text, equation, terms)
-  local counts, most, labels = {}, 0, {}
+  local counts, most = {}, 0
   for _, term in ipairs(terms) do
     for _, label in ipairs(term.named) do
       counts[label] = (counts[label] or 0) + 1
@@ -125,23 +131,8 @@ local function result_labels(text, equation, terms)
       errors.raise("invalid", "einsum: subscript '%s' of the result is in no operand of '%s'", letter, equation)
     end
     seen[letter] = true
-    if letter == "..." then
-      for k = most, 1, -1 do
-        labels[#labels + 1] = tostring(k)
-      end
-    else
-      labels[#labels + 1] = letter
-    end
   end
-  return labels
-end
-
-local function as_set(list)
-  local set = {}
-  for place, label in ipairs(list) do
-    set[label] = place
-  end
-  return set
+  return spell_out(list, most)
 end
 
 --- The term without the labels that nothing else needs.
@@ -159,7 +150,7 @@ end
 
 --- The dimensions in groups of labels, each group as one dimension.
 local function grouped(term, sizes, ...)
-  local places, order, shape = as_set(term.labels), {}, {}
+  local places, order, shape = arguments.places(term.labels), {}, {}
   for g, group in ipairs { ... } do
     shape[g] = 1
     for _, label in ipairs(group) do
@@ -172,7 +163,7 @@ end
 
 --- One term of two; `needed` are the labels of the result and of what follows.
 local function contract(a, b, needed, sizes)
-  local in_a, in_b = as_set(a.labels), as_set(b.labels)
+  local in_a, in_b = arguments.places(a.labels), arguments.places(b.labels)
   local for_a, for_b = setmetatable({}, { __index = needed }), setmetatable({}, { __index = needed })
   for label in pairs(in_a) do
     for_b[label] = true
@@ -243,7 +234,7 @@ ops.functions.einsum = function(equation, first, ...)
   local terms, text = parse(equation, list)
   local result = result_labels(text, equation, terms)
   local sizes = common_sizes(terms)
-  local wanted, term = as_set(result), terms[1]
+  local wanted, term = arguments.places(result), terms[1]
   for i = 2, #terms do
     local needed = setmetatable({}, { __index = wanted })
     for k = i + 1, #terms do
@@ -254,7 +245,7 @@ ops.functions.einsum = function(equation, first, ...)
     term = contract(term, terms[i], needed, sizes)
   end
   term = summed(term, wanted)
-  local places, order = as_set(term.labels), {}
+  local places, order = arguments.places(term.labels), {}
   for i, label in ipairs(result) do
     order[i] = places[label]
   end

@@ -86,14 +86,6 @@ local function front_order(t, chosen)
   return order
 end
 
-local function inverse(order)
-  local back = {}
-  for i, dim in ipairs(order) do
-    back[dim] = i
-  end
-  return back
-end
-
 --- What is written, as [positions, rest]: broadcast to the shape that indexing has, where neighbouring index tensors stand in
 -- their dimensions' place and others at the front.
 local function written(op, t, value, chosen, together, places, rest)
@@ -132,7 +124,7 @@ define("index_put", function(t, indices, value, ...)
   local result = errors.speak_of("index_put", pcall(call, methods.reshape(front, { whole, unpack(rest) }), 1, spread, source,
     { base = base }))
   result = methods.reshape(result, shape)
-  return #order > 1 and methods.permute(result, inverse(order)) or result
+  return #order > 1 and methods.permute(result, arguments.places(order)) or result
 end)
 
 --- The tensor with values written (or added) at positions of the flattened tensor.
