@@ -210,10 +210,16 @@ static bool is_plain(const luda_tensor *t, const luda_tensor *like)
            memcmp(t->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) == 0;
 }
 
-/* A plain number beside a tensor, as the front ends make it. */
+/* One element beside a tensor: a plain number as the front ends make it, or a number stretched to the shape, as a sum's gradient is. */
 static bool is_single(const luda_tensor *t, const luda_tensor *like)
 {
-    return t->ndim == 0 && t->dtype == like->dtype && t->storage->device.type == LUDA_CPU;
+    if (t->dtype != like->dtype || t->storage->device.type != LUDA_CPU)
+        return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->stride[d] != 0)
+            return false;
+    return t->ndim == 0 ||
+           (t->ndim == like->ndim && memcmp(t->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) == 0);
 }
 
 static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor **out)
@@ -244,14 +250,14 @@ static int apply_map(luda_op op, luda_tensor *const *in, int nin, luda_tensor *i
         return 0;
     const luda_tensor *like = in[0];
     for (int i = 1; i < nin; i++)
-        if (like && in[i] && in[i]->ndim > like->ndim)
+        if (like && in[i] && (in[i]->ndim > like->ndim || (in[i]->ndim == like->ndim && !like->contiguous)))
             like = in[i];
-    if (!like || facts->map_result[like->dtype] < 0)
+    if (!like || !like->contiguous || facts->map_result[like->dtype] < 0)
         return 0;
     for (int i = 0; i < nin; i++) {
         if (!in[i] || !(is_plain(in[i], like) || is_single(in[i], like)))
             return 0;
-        if (into && in[i]->storage == into->storage && (in[i]->offset != into->offset || in[i]->ndim != like->ndim))
+        if (into && in[i]->storage == into->storage && (in[i]->offset != into->offset || in[i]->ndim != like->ndim || !in[i]->contiguous))
             return 0;
         tracked |= recording && in[i]->node;
     }

@@ -68,7 +68,7 @@ enum { GATHERED = 1 << 20 }; /* bytes that counters of a thread may lag behind *
 
 typedef struct thread_cache {
     free_block *blocks[THREAD_CLASSES];
-    int count[THREAD_CLASSES];
+    uint16_t count[THREAD_CLASSES]; /* at most THREAD_BYTES of 64 bytes */
     bool registered;
     int64_t live, top, cached, tensors; /* since they were added; top: the largest live */
 } thread_cache;
