@@ -210,7 +210,7 @@ static luda_status hand_to_parent(luda_walk *walk, const walk_entry *entry, int 
     const luda_node_input *input = &entry->node->in[i];
     walk_entry *parent = luda__walk_parent(walk, entry, i);
     luda_tensor *fitted = NULL, *cast = NULL;
-    if (gradient->dtype == input->dtype && gradient->ndim == input->ndim &&
+    if (gradient->dtype == input->dtype && gradient->ndim == input->ndim && /* the common case: as it is */
         memcmp(gradient->shape, input->shape, (size_t)input->ndim * sizeof *input->shape) == 0)
         return contribute(walk, parent, input->parent_output, gradient);
     luda_status status = luda__unbroadcast(gradient, input->ndim, input->shape, &fitted);

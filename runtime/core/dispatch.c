@@ -387,7 +387,7 @@ luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtyp
         return luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on cpu", luda_op_get(op)->name, luda_dtype_name((luda_dtype)like->dtype));
     luda_tensor *made = luda__retain(into);
     if (!into)
-        LUDA_TRY(luda_tensor_new(result, like->storage->device, like->ndim, like->shape, &made));
+        LUDA_TRY(luda__tensor_shaped(like, result, &made));
     for (int i = 0; i < nin; i++)
         flat_operand(in[i], like->numel, &ins[i]);
     flat_operand(made, like->numel, &outs[0]);

@@ -79,7 +79,7 @@ local function finish(walk, event, options)
   ffi.gc(walk, C.luda_walk_release)
   local found = C.luda_walk_gradients(walk)
   C.luda_gradients_retain(found)
-  local gradients = Gradients(found)
+  local gradients = Gradients.adopt(found)
   local autocast = C.luda_set_autocast(-1) -- for what runs in Lua; the core's steps turn it off themselves
   local ok, err = pcall(first_steps, walk, event, options, gradients)
   if ok and options.outer then
@@ -104,7 +104,7 @@ local waiting, waits_for, NO_OPTIONS = ffi.new("luda_walk *[1]"), ffi.new("int[1
 function M.backward(root)
   local found = C.luda_call_backward(context, root.handle, waiting, waits_for)
   if found ~= nil then
-    return Gradients(found)
+    return Gradients.adopt(found)
   end
   local walk = waiting[0]
   if walk ~= nil then
