@@ -220,22 +220,31 @@ M.absent = {}
 ---@param known table<string, any> name to default
 ---@return table
 function M.options(op, given, known)
-  if given ~= nil and type(given) ~= "table" then
-    errors.raise("invalid", "%s: options are a table, not %s", op, M.describe(given))
-  end
   local result = {}
   for name, default in pairs(known) do
     if default ~= M.absent then
       result[name] = default
     end
   end
-  for name, value in pairs(given or {}) do
+  if given ~= nil then
+    M.check_options(op, given, known)
+    for name, value in pairs(given) do
+      result[name] = value
+    end
+  end
+  return result
+end
+
+--- An error unless `given` is a table that has only names in `known` (as keys).
+function M.check_options(op, given, known)
+  if type(given) ~= "table" then
+    errors.raise("invalid", "%s: options are a table, not %s", op, M.describe(given))
+  end
+  for name in pairs(given) do
     if known[name] == nil then
       M.unknown_option(op, name, known)
     end
-    result[name] = value
   end
-  return result
 end
 
 --- Raises about an option that `known` (names as keys) lacks.
