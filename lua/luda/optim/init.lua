@@ -13,6 +13,7 @@ local M = {
   lr = require "luda.optim.lr",
   Accumulator = accumulator.Accumulator,
   EMA = accumulator.EMA,
+  GradScaler = require "luda.optim.scaler",
 }
 
 for _, row in ipairs(options.rows()) do
