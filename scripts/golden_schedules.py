@@ -68,8 +68,8 @@ plateau("lr.Plateau { lr = 0.3 }", 0.3)
 plateau("lr.Plateau { lr = 0.3, factor = 0.5, patience = 1, cooldown = 3, min = 0.02, threshold = 0.01 }", 0.3, factor=0.5,
         patience=1, cooldown=3, min_lr=0.02, threshold=0.01)
 plateau('lr.Plateau { lr = 0.3, factor = 0.7, patience = 4, mode = "max" }', 0.3, factor=0.7, patience=4, mode="max")
-plateau('lr.Plateau { lr = 0.3, factor = 0.7, patience = 2, threshold = 0.3, threshold_mode = "abs" }', 0.3, factor=0.7,
-        patience=2, threshold=0.3, threshold_mode="abs")
+plateau('lr.Plateau { lr = 0.3, factor = 0.7, patience = 4, threshold = 0.5, threshold_mode = "abs" }', 0.3, factor=0.7,
+        patience=4, threshold=0.5, threshold_mode="abs")
 
 golden = {"made_by": "scripts/golden_schedules.py with PyTorch " + torch.__version__, "cases": cases}
 with open("spec/golden/schedules.json", "w") as file:
