@@ -2,6 +2,7 @@
 
 local luda = require "luda"
 local helper = require "spec.helper"
+local json = require "luda.json"
 
 local lr, record = luda.optim.lr, luda.record
 
@@ -212,6 +213,33 @@ describe("a schedule in a record", function()
       end)
       assert.same({ 7, rate }, { row[1].count, row[1]:rate() })
     end
+    os.remove(file)
+    os.remove(path)
+  end)
+
+  it("of an older library may lack options, where they stand at their defaults", function()
+    local file = os.tmpname()
+    local function make(mode)
+      return lr.Sequential {
+        { lr.Warmup { steps = 2, after = lr.Cosine { lr = 1, min = 0.5, steps = 3 } }, 4 },
+        { lr.Composed { lr.Plateau { lr = 1, threshold_mode = mode } } },
+      }
+    end
+    local path = record.save(file, { scheduler = make() })
+    local tensors, metadata = luda.load(path)
+    local stored = json.decode(metadata["luda.record.scheduler"])
+    stored.configuration.parts[1].schedule.after.restart = nil
+    stored.configuration.parts[2].schedule.parts[1].threshold_mode = nil
+    metadata["luda.record.scheduler"] = json.encode(stored)
+    luda.save(path, tensors, metadata)
+    local _, report = record.load(path):restore { scheduler = make() }
+    assert.same({
+      "scheduler.parts.1.schedule.after.restart (true here)",
+      "scheduler.parts.2.schedule.parts.1.threshold_mode (rel here)",
+    }, report.upgraded)
+    assert.raises("mismatch", "parts.1.threshold_mode is not in the file, abs here", function()
+      record.load(path):restore { scheduler = make "abs" }
+    end)
     os.remove(file)
     os.remove(path)
   end)

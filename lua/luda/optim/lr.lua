@@ -168,11 +168,12 @@ function Sequential:parts()
 end
 
 function Sequential:configuration()
-  local configuration = { kind = "Sequential", parts = {} }
+  local configuration, defaults = { kind = "Sequential", parts = {} }, { parts = {} }
   for i, entry in ipairs(self.options) do
-    configuration.parts[i] = { schedule = entry[1]:configuration(), steps = entry[2] }
+    configuration.parts[i], defaults.parts[i] = { steps = entry[2] }, {}
+    configuration.parts[i].schedule, defaults.parts[i].schedule = entry[1]:configuration()
   end
-  return configuration
+  return configuration, defaults
 end
 
 local combine = {
@@ -222,11 +223,11 @@ function Composed:parts()
 end
 
 function Composed:configuration()
-  local configuration = { kind = "Composed", how = self.options.how, parts = {} }
+  local configuration, defaults = { kind = "Composed", how = self.options.how, parts = {} }, { how = "prod", parts = {} }
   for i, child in ipairs(self.options) do
-    configuration.parts[i] = child:configuration()
+    configuration.parts[i], defaults.parts[i] = child:configuration()
   end
-  return configuration
+  return configuration, defaults
 end
 
 return M

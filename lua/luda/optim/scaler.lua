@@ -1,7 +1,8 @@
 --- Dynamic scaling of losses: gradients of half types keep clear of zero, and a step whose gradients overflowed is left out.
 --
--- A cycle is scale(loss) for each micro-batch, step(optimizer, rate, grads) once, and update(). The optimizer divides by
--- the scale before it clips; who clips by hand calls unscale_(grads) in between.
+-- A cycle is scale(loss) for each micro-batch, step(optimizer, rate, grads) once, and update(): a scaler serves one
+-- optimizer. The optimizer divides by the scale before it clips; who clips by hand calls unscale_(grads) in between. Where
+-- ranks reduce their gradients before the step, all skip what one of them would.
 
 local lib = require "luda.ffi"
 local args = require "luda.args"
@@ -55,14 +56,16 @@ local needs = {
   max = { "between init_scale and 2^126", function(x, o) return x >= o.init_scale and x <= HIGHEST end },
 }
 
+local known = {
+  init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2000, enabled = true,
+  min = args.absent, max = args.absent,
+}
+
 --- Begins at init_scale; doubles after growth_interval steps that went well, halves after one that was skipped, and stays
 -- between min and max (2^-24 and 2^24, or init_scale where that is beyond). enabled = false: the scale is 1, always.
 ---@param given? table init_scale, growth_factor, backoff_factor, growth_interval, min, max, enabled
 function GradScaler:init(given)
-  local options = args.options("optim.GradScaler", given, {
-    init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2000, enabled = true,
-    min = args.absent, max = args.absent,
-  })
+  local options = args.options("optim.GradScaler", given, known)
   if not options.enabled then
     options.init_scale = 1
   end
@@ -217,13 +220,15 @@ function GradScaler:load_state(state)
   return self
 end
 
----@return table
+---@return table configuration
+---@return table defaults
 function GradScaler:configuration()
-  local o = self.options
-  return {
-    kind = "GradScaler", growth_factor = o.growth_factor, backoff_factor = o.backoff_factor,
-    growth_interval = o.growth_interval, min = o.min, max = o.max, enabled = o.enabled,
-  }
+  local configuration, defaults = { kind = "GradScaler" }, { min = 2 ^ -24, max = 2 ^ 24 }
+  for _, name in ipairs { "growth_factor", "backoff_factor", "growth_interval", "min", "max", "enabled" } do
+    configuration[name] = self.options[name]
+    defaults[name] = defaults[name] or known[name]
+  end
+  return configuration, defaults
 end
 
 return GradScaler

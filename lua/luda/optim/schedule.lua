@@ -95,14 +95,19 @@ function Schedule:load_state(state)
   return self
 end
 
---- What must be the same for a count to mean the same.
----@return table
+--- What must be the same for a count to mean the same, and the values that options have where nobody names them.
+---@return table configuration
+---@return table defaults
 function Schedule:configuration()
-  local configuration = { kind = self.class_name }
+  local configuration, defaults = { kind = self.class_name }, {}
   for name, value in pairs(self.options) do
-    configuration[name] = type(value) == "table" and value.configuration and value:configuration() or value
+    if type(value) == "table" and value.configuration then
+      configuration[name], defaults[name] = value:configuration()
+    else
+      configuration[name], defaults[name] = value, self.defaults[name]
+    end
   end
-  return configuration
+  return configuration, defaults
 end
 
 function Schedule:__tostring()
@@ -153,8 +158,10 @@ function M.define(name, known, at, check)
   local made = class(name, Schedule)
   made.__tostring = Schedule.__tostring
   local defaults = {}
+  made.defaults = {}
   for _, option in ipairs(known) do
     defaults[option[1]] = option[3] == nil and args.absent or option[3]
+    made.defaults[option[1]] = option[3]
   end
 
   function made:init(given)
