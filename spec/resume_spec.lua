@@ -106,17 +106,21 @@ local function resumed(way, first, last, lost)
   return run
 end
 
+local function before()
+  dir = os.tmpname()
+  os.remove(dir)
+  folder.make(dir)
+  helper.before()
+end
+
+local function after()
+  os.execute("rm -r '" .. dir .. "'")
+  helper.after()
+end
+
 describe("a run of", function()
-  before_each(function()
-    dir = os.tmpname()
-    os.remove(dir)
-    folder.make(dir)
-    helper.before()
-  end)
-  after_each(function()
-    os.execute("rm -r '" .. dir .. "'")
-    helper.after()
-  end)
+  before_each(before)
+  after_each(after)
 
   for _, way in ipairs(ways) do
     it(way.name .. " goes on to the bit", function()
@@ -140,4 +144,53 @@ describe("a run of", function()
       end
     end)
   end
+end)
+
+describe("a live run", function()
+  before_each(before)
+  after_each(after)
+
+  for _, way in ipairs(ways) do
+    it("of " .. way.name .. " goes back to a record and on to the bit", function()
+      local run = new_run(way, 4)
+      train(run, 9)
+      local path = record.save(dir .. "/there", parts_of(run))
+      train(run, 18)
+      local expected = bytes_of(run)
+      local parts = parts_of(run)
+      parts.state = nil
+      local opened = record.load(path)
+      run.micro = opened:restore(parts).micro
+      opened:close()
+      assert.equal(9, run.micro)
+      train(run, 18)
+      assert.is_true(expected == bytes_of(run))
+    end)
+  end
+
+  it("under autocast computes with the values that parameters were given", function()
+    local run = new_run(ways[4], 4)
+    local x = luda.randn(5, 3)
+    run.model:eval()
+    local function output()
+      return luda.autocast({ dtype = "bf16" }, run.model, x):totable()
+    end
+    local first = output()
+    local path = record.save(dir .. "/first", parts_of(run))
+    train(run, 12)
+    local trained, averaged = output(), run.ema:with(output)
+    assert.not_same(trained, averaged)
+    assert.same(trained, output())
+    luda.scope(function()
+      local other = new_run(ways[4], 5)
+      other.model:eval()
+      for i, p in ipairs(other.model:parameters()) do
+        luda.no_grad(p.copy_, p, run.ema.averages[i])
+      end
+      assert.same(averaged, luda.autocast({ dtype = "bf16" }, other.model, x):totable())
+    end)
+    record.load(path):restore { model = run.model, generators = false }
+    assert.same(first, output())
+    x:release()
+  end)
 end)
