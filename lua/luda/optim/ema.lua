@@ -35,27 +35,22 @@ function EMA:init(source, decay)
   end
 end
 
---- The float32 masters that an optimizer keeps, by id of the parameter.
+--- The float32 masters that an optimizer keeps, lent, by id of the parameter.
 local function masters_of(optimizer)
-  local found, masters = {}, optimizer:state().master or {}
-  for _, entry in ipairs(optimizer.list) do
-    found[entry.tensor.id] = masters[entry.name]
+  local found, pointer = {}, optimizer.pointer
+  for i = 0, pointer and C.luda_optim_parameter_count(pointer) - 1 or -1 do
+    for position = C.LUDA_OPTIM_MAX_STATES - 1, 0, -1 do
+      local name = C.luda_optim_state_name(pointer, i, position)
+      if name ~= nil then
+        local master = ffi.string(name) == "master" and C.luda_optim_state(pointer, i, position) or nil
+        if master ~= nil then
+          found[tonumber(C.luda_tensor_id(C.luda_optim_parameter(pointer, i)))] = master
+        end
+        break -- masters come after all other states
+      end
+    end
   end
   return found
-end
-
-local function update(self, optimizer)
-  local count = #self.list
-  local masters = optimizer and masters_of(optimizer) or {}
-  local targets = ffi.new("luda_tensor *[?]", math.max(count, 1))
-  local sources = ffi.new("luda_tensor *[?]", math.max(count, 1))
-  for i, entry in ipairs(self.list) do
-    local source = masters[entry.tensor.id]
-    targets[i - 1] = memory.pointer(self.averages[i])
-    sources[i - 1] = memory.pointer(type(source) == "nil" and entry.tensor or source)
-  end
-  C.luda_context_use(context)
-  lib.check(C.luda_axpby(targets, sources, count, 1 - self.decay, self.decay))
 end
 
 --- Takes the parameters as they are now into the averages; with the optimizer, its float32 masters for those that have one.
@@ -65,7 +60,16 @@ function EMA:update(optimizer)
   if optimizer ~= nil and (type(optimizer) ~= "table" or not optimizer.list) then
     errors.raise("invalid", "update: expected an optimizer, or nothing, got %s", args.describe(optimizer))
   end
-  scope.scope(update, self, optimizer)
+  local count = #self.list
+  local masters = optimizer and masters_of(optimizer) or {}
+  local targets = ffi.new("luda_tensor *[?]", math.max(count, 1))
+  local sources = ffi.new("luda_tensor *[?]", math.max(count, 1))
+  for i, entry in ipairs(self.list) do
+    targets[i - 1] = memory.pointer(self.averages[i])
+    sources[i - 1] = masters[entry.tensor.id] or memory.pointer(entry.tensor)
+  end
+  C.luda_context_use(context)
+  lib.check(C.luda_axpby(targets, sources, count, 1 - self.decay, self.decay))
   return self
 end
 
