@@ -7,15 +7,12 @@
 local lib = require "luda.ffi"
 local args = require "luda.args"
 local class = require "luda.class"
-local create = require "luda.create"
 local errors = require "luda.error"
 local manifest = require "luda.manifest"
-local memory = require "luda.memory"
-local scope = require "luda.scope"
 local tensors = require "luda.tensor"
 local Gradients = require "luda.autograd.gradients"
 
-local ffi, C, context = lib.ffi, lib.C, lib.context
+local C, context = lib.C, lib.context
 
 ---@class luda.GradScaler
 ---@field factor number the scale now
@@ -123,21 +120,8 @@ end
 function GradScaler:unscale_(grads)
   expect(self, "unscale_")
   container("unscale_", grads)
-  local count = grads:len()
-  local targets, sources = ffi.new("luda_tensor *[?]", count), ffi.new("luda_tensor *[?]", count)
-  scope.scope(function()
-    local wide, i = {}, 0
-    for id, gradient in grads:pairs() do
-      local dtype = gradient.dtype == "f64" and "f64" or "f32"
-      wide[id] = create.empty(gradient.shape, { dtype = dtype, device = gradient.device })
-      targets[i], sources[i], i = memory.pointer(wide[id]), memory.pointer(gradient), i + 1
-    end
-    C.luda_context_use(context)
-    lib.check(C.luda_axpby(targets, sources, count, 1 / self.factor, 0))
-    for id, gradient in pairs(wide) do
-      grads:register(id, gradient)
-    end
-  end)
+  C.luda_context_use(context)
+  lib.check(C.luda_gradients_scale(grads.pointer, 1 / self.factor))
   self.phase, self.unscaled = "unscaled", grads
   return grads
 end
