@@ -1,0 +1,125 @@
+--- Training in half precision under a scaler learns as in float32; and any order of calls is either the cycle or refused.
+
+local luda = require "luda"
+local helper = require "spec.helper"
+
+local nn, optim = luda.nn, luda.optim
+local Gradients = luda.autograd.Gradients
+
+local seed = tonumber(os.getenv("LUDA_SEED")) or os.time()
+
+--- Losses of a small GPT over some steps, each in two pieces.
+local function train(steps, way)
+  luda.manual_seed(5)
+  local model = nn.GPT { vocab = 17, context = 16, layers = 2, heads = 2, width = 16, dropout = 0 }
+  if way.dtype then
+    model:to_dtype(way.dtype)
+  end
+  local opt = optim.AdamW(model, { max_grad_norm = 1, fp32_master = true })
+  local scaler = way.scale and optim.GradScaler { init_scale = way.scale, growth_interval = 100 } or nil
+  local sums = optim.Accumulator(model)
+  local x = luda.randint(1, 18, { 6, 16 })
+  local losses, skipped = {}, 0
+  for step = 1, steps do
+    luda.scope(function()
+      losses[step] = sums:run({ x, x }, { size = 4, scaler = scaler, dtype = "f32" }, function(a, b)
+        if way.autocast then
+          return luda.autocast({ dtype = way.autocast }, model, a, b)
+        end
+        return nn.cross_entropy(model(a):to("f32"), b)
+      end)
+      local grads = sums:grads { mean = true }
+      if scaler then
+        skipped = skipped + (scaler:step(opt, 1e-2, grads).skipped and 1 or 0)
+        scaler:update()
+      else
+        opt:step(1e-2, grads)
+      end
+    end)
+  end
+  return losses, skipped, scaler and scaler:get_scale()
+end
+
+describe("a GPT", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  local wide
+
+  for _, way in ipairs {
+    { name = "autocast to float16", autocast = "f16", scale = 2 ^ 14 },
+    { name = "in float16 with masters", dtype = "f16", scale = 2 ^ 14 },
+    { name = "in bfloat16 with masters, not scaled", dtype = "bf16" },
+  } do
+    it(way.name .. " learns as in float32", function()
+      wide = wide or train(25, {})
+      assert.is_true(wide[25] < 0.4 * wide[1])
+      local losses, skipped = train(25, way)
+      assert.equal(0, skipped)
+      for step = 1, 25 do
+        assert.near(wide[step], losses[step], 0.05 * wide[1], "step " .. step)
+      end
+    end)
+  end
+
+  it("finds its scale from far above, and learns then", function()
+    local losses, skipped, scale = train(40, { autocast = "f16", scale = 2 ^ 24 })
+    assert.is_true(skipped >= 3 and skipped <= 12, skipped .. " steps were skipped")
+    assert.equal(2 ^ (24 - skipped), scale)
+    for step = 1, 3 do
+      assert.equal(losses[1], losses[step])
+    end
+    assert.is_true(losses[40] < 0.4 * losses[1])
+  end)
+end)
+
+describe("calls in any order (seed " .. seed .. ")", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("are the cycle, or refused without a trace", function()
+    local draw = luda.generator(seed)
+    local choices = luda.randint(1, 7, { 400 }, { generator = draw }):totable()
+    local p = luda.zeros(1, { dtype = "f64" }):requires_grad_()
+    local opt, scaler = optim.SGD { p }, optim.GradScaler { init_scale = 4, growth_interval = 2 }
+    local grads, loss = Gradients(), luda.ones(1)
+    -- the model: what is expected next, how often it went well, and what the parameter and the scale must be
+    local place, good, value, scale = "between", 0, 0, 4
+    local function fill(factor)
+      grads:register(p, luda.tensor({ -factor }, { dtype = "f64" }))
+    end
+    local calls = {
+      function() return scaler:scale(loss) end,
+      function() return scaler:step(opt, 1, grads) end,
+      function() return scaler:update() end,
+      function() return scaler:unscale_(grads) end,
+      function() return scaler:state() end,
+      function() return scaler:load_state { scale = scale, good = good } end,
+    }
+    local allowed = {
+      between = { [1] = true, [5] = true, [6] = true }, scaled = { [1] = true, [2] = true, [4] = true },
+      unscaled = { [2] = true }, stepped = { [3] = true },
+    }
+    local done = 0
+    for number, choice in ipairs(choices) do
+      if place == "scaled" and choice ~= 1 then
+        fill(scale) -- gradients of a loss whose true gradient is -1
+      end
+      local ok = pcall(calls[choice])
+      assert.equal(allowed[place][choice] or false, ok, ("call %d: %d when %s"):format(number, choice, place))
+      if ok and choice == 1 then
+        place = "scaled"
+      elseif ok and choice == 4 then
+        place = "unscaled"
+        assert.equal(-1, grads[p]:item())
+      elseif ok and choice == 2 then
+        place, value = "stepped", value + 1
+      elseif ok and choice == 3 then
+        place, good, done = "between", (good + 1) % 2, done + 1
+        scale = good == 0 and math.min(scale * 2, 2 ^ 24) or scale
+      end
+      assert.same({ value, scale, 1 }, { p:item(), scaler:get_scale(), opt:gradient_scale() })
+    end
+    assert.is_true(done >= 10)
+  end)
+end)
