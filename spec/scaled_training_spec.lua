@@ -73,6 +73,40 @@ describe("a GPT", function()
   end)
 end)
 
+describe("scaled training", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("holds on to nothing", function()
+    local model = nn.Linear(3, 2):to_dtype("f16")
+    local opt = optim.AdamW(model, { fp32_master = true })
+    local scaler, sums, ema = optim.GradScaler { init_scale = 2 ^ 10 }, optim.Accumulator(model), optim.EMA(model, 0.9)
+    local x = luda.randn(7, 3):to("f16")
+    local function steps(count)
+      for step = 1, count do
+        luda.scope(function()
+          for _ = 1, 2 do
+            sums:run(x, { size = 2, scaler = scaler, dtype = "f32" }, function(v)
+              return model(v):to("f32"):square():mean()
+            end)
+          end
+          local grads = sums:grads { mean = true }
+          if step % 2 == 0 then
+            scaler:unscale_(grads):clip_norm_(1)
+          end
+          scaler:step(opt, 1e-3, grads)
+          scaler:update()
+          ema:update(opt)
+          ema:load_state(ema:state())
+        end)
+      end
+    end
+    steps(3)
+    helper.no_leak(steps, 40)
+    x:release()
+  end)
+end)
+
 describe("calls in any order (seed " .. seed .. ")", function()
   before_each(helper.before)
   after_each(helper.after)
