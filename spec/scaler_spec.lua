@@ -1,10 +1,10 @@
---- The scaling of losses: its cycle, its limits, what a skipped step leaves alone, and the order of unscaling and clipping.
+--- The scaling of losses: its cycle, its limits, what a skipped step leaves alone, and its state.
 
 local luda = require "luda"
 local folder = require "luda.folder"
 local helper = require "spec.helper"
 
-local optim, nn, record = luda.optim, luda.nn, luda.record
+local optim, record = luda.optim, luda.record
 local Gradients = luda.autograd.Gradients
 local nan, inf = 0 / 0, math.huge
 
@@ -197,105 +197,6 @@ describe("a scaler", function()
         assert.same({ scale = 1, good = 0 }, scaler:state())
       end
     end
-  end)
-end)
-
-describe("scaled gradients", function()
-  before_each(helper.before)
-  after_each(helper.after)
-
-  it("are clipped by their true size, by the optimizer and by hand", function()
-    for _, true_gradient in ipairs { { 0.3, 0.4 }, { 3, 4 } } do
-      local norm = true_gradient[2] / 0.8
-      local factor = math.min(1, 1 / norm)
-      local want = { -true_gradient[1] * factor, -true_gradient[2] * factor }
-      local scaled = { true_gradient[1] * 1024, true_gradient[2] * 1024 }
-      for _, options in ipairs { { max_grad_norm = 1 }, { clip = { norm = 1 } } } do
-        local p = leaf { 0, 0 }
-        local report = cycle(optim.GradScaler { init_scale = 1024 }, optim.SGD({ p }, options), 1, gradients { p, scaled })
-        assert.tensor_near(want, p, 1e-6, 0)
-        assert.near(norm, report.grad_norm, 1e-6)
-      end
-      local p = leaf { 0, 0 }
-      local scaler, opt, grads = optim.GradScaler { init_scale = 1024 }, optim.SGD { p }, gradients { p, scaled }
-      scaler:scale(luda.ones(1))
-      assert.equal(grads, scaler:unscale_(grads))
-      assert.near(norm, grads:clip_norm_(1), 1e-6)
-      assert.raises("invalid", "unscale_: step", scaler.unscale_, scaler, grads)
-      local report = scaler:step(opt, 1, grads)
-      assert.tensor_near(want, p, 1e-6, 0)
-      assert.near(norm * factor, report.grad_norm, 1e-6)
-      assert.equal(1024, scaler:update())
-    end
-  end)
-
-  it("that are unscaled by hand are new tensors, wide enough for what half types lose", function()
-    for _, dtype in ipairs { "f16", "bf16", "f32", "f64" } do
-      local p = leaf({ 0, 0 }, dtype)
-      local given = luda.tensor({ 2 ^ -14, -3 }, { dtype = dtype })
-      local scaler, grads = optim.GradScaler {}, Gradients()
-      grads:register(p, given)
-      scaler:scale(luda.ones(1))
-      scaler:unscale_(grads)
-      assert.same({ 2 ^ -30, -3 / 65536 }, grads[p]:totable()) -- 2^-30 is no f16
-      assert.equal(dtype == "f64" and "f64" or "f32", grads[p].dtype)
-      assert.same({ 2 ^ -14, -3 }, given:totable())
-    end
-    -- what is not finite stays so, and the step is skipped
-    local p = leaf { 1, 2 }
-    local scaler, grads = optim.GradScaler {}, gradients { p, { inf, 1 } }
-    scaler:scale(luda.ones(1))
-    scaler:unscale_(grads)
-    assert.is_true(scaler:step(optim.SGD { p }, 1, grads).skipped)
-    assert.equal(32768, scaler:update())
-    assert.same({ 1, 2 }, p:totable())
-  end)
-
-  it("multiply a scale of the optimizer's own", function()
-    local p = leaf { 0 }
-    local opt = optim.SGD({ p }, { gradient_scale = 16 })
-    cycle(optim.GradScaler { init_scale = 8 }, opt, 1, gradients { p, { -32 } })
-    assert.equal(0.25, p:item())
-    assert.equal(16, opt:gradient_scale())
-    opt:set_gradient_scale(2)
-    cycle(optim.GradScaler { init_scale = 8 }, opt, 1, gradients { p, { 16 } })
-    assert.same({ -0.75, 2 }, { p:item(), opt:gradient_scale() })
-  end)
-
-  it("keep what float16 loses in backward", function()
-    -- y = f16(a w), loss = 2^-16 y: the gradient of y, 2^-16, times a = 2^-10 is 2^-26, below f16's smallest number
-    local function gradient(scaler)
-      local w = leaf { { 1 } }
-      local opt = optim.SGD { w }
-      luda.scope(function()
-        local loss = luda.autocast({ dtype = "f16" }, luda.matmul, luda.tensor { { 2 ^ -10 } }, w):to("f32"):sum() * 2 ^ -16
-        local grads = (scaler and scaler:scale(loss) or loss):backward()
-        return scaler and scaler:step(opt, 2 ^ 20, grads) or opt:step(2 ^ 20, grads)
-      end)
-      return 1 - w:item()
-    end
-    assert.equal(0, gradient(nil))
-    assert.equal(2 ^ -6, gradient(optim.GradScaler { init_scale = 2 ^ 12 }))
-    assert.equal(0, gradient(optim.GradScaler { enabled = false }))
-  end)
-
-  it("of several micro-batches are one step", function()
-    local layer = nn.Linear(2, 1):to_dtype("f16")
-    local start = layer.weight:to("f32"):detach()
-    local opt = optim.SGD(layer, { fp32_master = true })
-    local scaler, sums = optim.GradScaler { init_scale = 4096 }, optim.Accumulator(layer)
-    local rows = { { { 1, 2 }, { -0.5, 1 } }, { { 0.25, -1 } } }
-    for _, x in ipairs(rows) do
-      luda.scope(function()
-        local loss = layer(luda.tensor(x, { dtype = "f16" })):to("f32"):sum() * (1 / #x)
-        sums:accumulate(scaler:scale(loss):backward(), { weight = #x, dtype = "f32" })
-      end)
-    end
-    scaler:step(opt, 0.5, sums:grads { mean = true })
-    scaler:update()
-    -- the mean of the three rows, (0.25, 2 / 3)
-    local want = start - luda.tensor { { 0.25 }, { 2 / 3 } } * 0.5
-    assert.tensor_near(want, opt:state().master.weight, 1e-6, 1e-6)
   end)
 end)
 
