@@ -514,6 +514,8 @@ LUDA_API luda_status luda_gradients_norm(const luda_gradients *gradients, double
  */
 LUDA_API luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm);
 LUDA_API luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit);
+/* Replaces gradients by factor times themselves, those of halves by float32 ones. */
+LUDA_API luda_status luda_gradients_scale(luda_gradients *gradients, double factor);
 
 /* Sums gradients of several backward passes, for these parameters; gradients of others are left out. */
 typedef struct luda_accumulator luda_accumulator;
