@@ -33,6 +33,27 @@ LUDA_API const char *luda_rank_threads_result(luda_rank_threads *threads, int in
 /* Joins all threads; blocks until they have ended. */
 LUDA_API void luda_rank_threads_release(luda_rank_threads *threads);
 
+/* --- Registered peers: callers of one process, on any threads, who meet under numbers --- */
+
+enum { LUDA_MOST_PEERS = 1024 };
+/*
+ * Waits until `wanted` peers have come, at most `timeout` seconds from the first. All must bring the same settings.
+ * LUDA_EINVAL: the number is registered. LUDA_EMISMATCH: other settings, or the group is complete. LUDA_ECANCELLED: reset.
+ */
+LUDA_API luda_status luda_peer_register(int64_t peer, int wanted, const char *settings, double timeout, uint64_t *ticket);
+/*
+ * The communicator of those who are registered now, with a reference; a finish makes another one, of the remaining. peers,
+ * of LUDA_MOST_PEERS entries, gets the number of each rank. LUDA_ECLOSED: not registered (any more). LUDA_EPEER: one is lost.
+ */
+LUDA_API luda_status luda_peer_comm(uint64_t ticket, int64_t *peers, luda_comm **out);
+/*
+ * Leaves; calls that wait for this peer fail, and those of the smaller group go on. lost: the peer went away without a word,
+ * and every later call of the group is LUDA_EPEER. LUDA_ECLOSED: nobody is registered. LUDA_EINVAL: this peer is not.
+ */
+LUDA_API luda_status luda_peer_finish(uint64_t ticket, int lost);
+/* Forgets all registrations; whoever waits, in register or in a call, gets LUDA_ECANCELLED. */
+LUDA_API void luda_peers_reset(void);
+
 /* --- Processes: the launcher --- */
 
 /* Is called as `luda run`: see lua/luda/cli/run.lua. Environments are NAME=VALUE, ended by NULL, for each rank. */
