@@ -365,6 +365,12 @@ LUDA_API int luda_graph_since(const luda_tensor *tensor, uint64_t mark); /* reco
 LUDA_API luda_status luda_node_new_segment(luda_tensor *const *values, luda_tensor *const *outputs, int count, uint64_t mark,
                                            int64_t tag, luda_node **out);
 LUDA_API luda_status luda_walk_hand_over(luda_walk *inner, luda_walk *outer);
+/*
+ * With 1 + a mark of luda_graph_mark: of what the current context records after the mark, results of memory-bound rows (the
+ * fact recompute) are not kept where they can be made again from what is; a walk makes them again, once each, and drops them
+ * when it has passed their row. 0: off. Returns what it was before.
+ */
+LUDA_API uint64_t luda_set_recompute(uint64_t from);
 /* Keeps a tensor for backward (its version is checked there); luda_node_kept gives a new reference to the i-th. */
 LUDA_API luda_status luda_node_keep(luda_node *node, luda_tensor *tensor);
 LUDA_API int luda_node_kept_count(const luda_node *node);

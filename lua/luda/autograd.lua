@@ -118,9 +118,11 @@ for _, name in ipairs { "vjp", "jvp", "jacobian", "hvp", "hessian" } do
   end
 end
 
---- checkpoint(fn, …): see luda.autograd.checkpoint.
-function M.checkpoint(fn, ...)
-  return require("luda.autograd.checkpoint").checkpoint(fn, ...)
+-- checkpoint(fn, …), recompute(fn, …): see luda.autograd.checkpoint.
+for _, name in ipairs { "checkpoint", "recompute" } do
+  M[name] = function(...)
+    return require("luda.autograd.checkpoint")[name](...)
+  end
 end
 
 --- detect_anomaly(fn, …): see luda.autograd.anomaly.

@@ -81,6 +81,9 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
         if (!in[i] || !keeps_input(keeps, in, plan->nin, i))
             continue;
         luda_kept *kept = &node->in[i].kept;
+        node->in[i].remade = in[i] != into && luda__is_remade(in[i]);
+        if (node->in[i].remade)
+            continue;
         kept->version = luda_tensor_version(in[i]);
         if (in[i] != into) {
             kept->tensor = luda__retain(in[i]);
@@ -93,7 +96,8 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
     return LUDA_OK;
 }
 
-static luda_status end_recording(luda_node *node, luda_tensor *const *out)
+/* `in` NULL: the results are not made again. */
+static luda_status end_recording(luda_node *node, luda_tensor *const *in, luda_tensor *const *out)
 {
     const luda_op_info *info = luda_op_get((luda_op)node->op);
     int first = luda__keeps((luda_op)node->op) == LUDA__KEEPS_HIDDEN ? info->outputs - info->hidden : 0;
@@ -104,14 +108,16 @@ static luda_status end_recording(luda_node *node, luda_tensor *const *out)
     for (int o = 0; o < node->nout; o++)
         if (luda__class_of((luda_dtype)out[o]->dtype) == LUDA__FLOAT)
             luda__node_bind(node, out[o], o);
+    if (in && node->context->recompute)
+        luda__consider_remaking(node, in, out);
     return LUDA_OK;
 }
 
 /* Takes the node, and what running the operator gave. */
-static luda_status record_run(luda_node *node, luda_status status, luda_tensor **out)
+static luda_status record_run(luda_node *node, luda_status status, luda_tensor *const *in, luda_tensor **out)
 {
     if (status == LUDA_OK) {
-        status = end_recording(node, out);
+        status = end_recording(node, in, out);
         for (int o = 0; status != LUDA_OK && o < node->nout; o++)
             luda_tensor_release(out[o]);
     }
@@ -123,7 +129,7 @@ static luda_status run_recorded(luda_plan *plan, luda_tensor *const *in, luda_te
 {
     luda_node *node;
     LUDA_TRY(begin_recording(plan, in, into, &node));
-    return record_run(node, luda__run(plan, in, into, out), out);
+    return record_run(node, luda__run(plan, in, into, out), into ? NULL : in, out);
 }
 
 static luda_status run_plan(luda_plan *plan, luda_tensor *const *in, bool record, luda_tensor *into, luda_tensor **out)
@@ -155,7 +161,7 @@ static luda_status cast_by_image(luda_plan *plan, luda_tensor *tensor, luda_tens
         LUDA_TRY(begin_recording(plan, &tensor, NULL, &node));
     luda_status status = luda__image_view(tensor, plan->out[0].dtype, out);
     if (status == LUDA_OK && record)
-        status = end_recording(node, out);
+        status = end_recording(node, NULL, out);
     luda__release(node);
     return status;
 }
@@ -229,7 +235,7 @@ static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_
     if (!record)
         return luda__run_map(op, in, nin, result, NULL, out);
     LUDA_TRY(begin_recording(&plan, in, NULL, &node));
-    return record_run(node, luda__run_map(op, in, nin, result, NULL, out), out);
+    return record_run(node, luda__run_map(op, in, nin, result, NULL, out), in, out);
 }
 
 /*

@@ -18,6 +18,8 @@ typedef struct luda_node_input {
     luda_node *parent;
     int32_t parent_output;
     int8_t dtype, ndim;
+    bool remade; /* not kept: the parent makes it again */
+    bool spare;  /* only for making the node's own result again; the rule does not see it */
     luda_device device;
     const int64_t *shape; /* inside the node's own memory */
     luda_kept kept;
@@ -35,6 +37,8 @@ struct luda_node {
     int32_t op;            /* of the table, or -1 */
     int32_t nin, nout;
     bool consumed;
+    uint8_t remakes;  /* output 0 can be made again: 1 + how many such nodes come before it in a row, or 0 */
+    uint32_t version; /* of output 0, for that */
     uint64_t leaf; /* id of the leaf it stands for; 0 for others */
     /* custom nodes */
     const luda_node_class *class;
@@ -63,6 +67,13 @@ void luda__node_bind(luda_node *node, luda_tensor *tensor, int output);
 void luda__node_consume(luda_node *node);
 /* A new reference to a kept tensor for a rule; checks its version. */
 luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, luda_tensor **out);
+
+/* --- Results that backward makes again (recompute.c) --- */
+
+/* True if a node that needs the tensor in backward need not keep it. */
+bool luda__is_remade(const luda_tensor *tensor);
+/* Decides whether output 0 of a node that was just recorded can be made again, and holds what that takes. */
+void luda__consider_remaking(luda_node *node, luda_tensor *const *in, luda_tensor *const *out);
 
 /* An error where a tracked tensor's storage was changed through another view since it was recorded. */
 luda_status luda__fresh_enough(const luda_tensor *tensor, const char *op);

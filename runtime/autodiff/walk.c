@@ -16,6 +16,7 @@ static void walk_destroy(void *object)
         walk_entry *entry = &walk->entries[i];
         for (int o = 0; entry->g && o < entry->node->nout; o++)
             luda_tensor_release(entry->g[o]);
+        luda_tensor_release(entry->made);
     }
     for (int i = 0; walk->waits == WALK_WAITS_NODE && i < walk->current->node->nin; i++)
         luda_tensor_release(walk->dx[i]);
@@ -180,6 +181,8 @@ static void finish(luda_walk *walk, walk_entry *entry)
         luda_tensor_release(entry->g[o]);
         entry->g[o] = NULL;
     }
+    luda_tensor_release(entry->made);
+    entry->made = NULL;
     for (int i = 0; i < node->nin; i++) {
         if (!node->in[i].parent)
             continue;
@@ -243,13 +246,13 @@ static void mark_needs(luda_walk *walk, const luda_node *node)
 
 /* --- Running a rule --- */
 
-/* A kept output that belongs to the graph again, where the backward pass is recorded. */
-static luda_status kept_output(const luda_walk *walk, luda_node *node, int o, luda_tensor **out)
+/* An output belongs to the graph again where the backward pass is recorded. */
+static luda_status rejoin(const luda_walk *walk, luda_node *node, int o, luda_tensor **out)
 {
-    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", out));
     if (!walk->create_graph || luda__class_of((luda_dtype)(*out)->dtype) != LUDA__FLOAT)
         return LUDA_OK;
     luda_tensor *plain = *out;
+    *out = NULL;
     luda_status status = luda__tensor_alias(plain, out);
     luda_tensor_release(plain);
     if (status == LUDA_OK)
@@ -257,15 +260,37 @@ static luda_status kept_output(const luda_walk *walk, luda_node *node, int o, lu
     return status;
 }
 
-static luda_status fetch_kept(const luda_walk *walk, luda_node *node, luda_tensor **kept)
+static luda_status remade_output(luda_walk *walk, luda_node *node, luda_tensor **out)
+{
+    LUDA_TRY(luda__remake(walk, node, out));
+    return rejoin(walk, node, 0, out);
+}
+
+static luda_status kept_output(luda_walk *walk, luda_node *node, int o, luda_tensor **out)
+{
+    luda_keeps keeps = luda__keeps((luda_op)node->op);
+    if (o == 0 && node->remakes && (keeps == LUDA__KEEPS_OUT || keeps == LUDA__KEEPS_BOTH))
+        return remade_output(walk, node, out);
+    if (!node->out || !node->out[o].tensor)
+        return LUDA_OK;
+    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", out));
+    return rejoin(walk, node, o, out);
+}
+
+static luda_status fetch_kept(luda_walk *walk, luda_node *node, luda_tensor **kept)
 {
     memset(kept, 0, (size_t)(node->nin + node->nout) * sizeof *kept);
-    for (int i = 0; i < node->nin; i++)
-        if (node->in[i].kept.tensor)
-            LUDA_TRY(luda__kept_get(node, &node->in[i].kept, "input", &kept[i]));
-    for (int o = 0; node->out && o < node->nout; o++)
-        if (node->out[o].tensor)
-            LUDA_TRY(kept_output(walk, node, o, &kept[node->nin + o]));
+    for (int i = 0; i < node->nin; i++) {
+        const luda_node_input *input = &node->in[i];
+        if (input->spare)
+            continue;
+        if (input->remade)
+            LUDA_TRY(remade_output(walk, input->parent, &kept[i]));
+        else if (input->kept.tensor)
+            LUDA_TRY(luda__kept_get(node, &input->kept, "input", &kept[i]));
+    }
+    for (int o = 0; o < node->nout; o++)
+        LUDA_TRY(kept_output(walk, node, o, &kept[node->nin + o]));
     return LUDA_OK;
 }
 
@@ -393,11 +418,13 @@ static luda_status resume(luda_walk *walk)
 luda_status luda_walk_step(luda_walk *walk, int *event)
 {
     luda_context *context = luda__context();
+    uint64_t recompute = context->recompute;
     int before = context->grad_enabled, autocast = context->autocast, anomaly = context->anomaly;
     int reached = LUDA_WALK_DONE;
     if (walk->failed)
         return luda__fail(LUDA_EGRAPH, "backward: this walk has failed; start a new one");
     context->grad_enabled = walk->create_graph;
+    context->recompute = 0;
     context->autocast = LUDA__NO_AUTOCAST; /* rules see the types that were recorded */
     context->anomaly = 0;                  /* what they give is looked at, not their parts */
     walk->anomaly = anomaly;
@@ -407,6 +434,7 @@ luda_status luda_walk_step(luda_walk *walk, int *event)
     context->grad_enabled = before;
     context->autocast = autocast;
     context->anomaly = anomaly;
+    context->recompute = recompute;
     walk->failed = status != LUDA_OK;
     if (status == LUDA_OK)
         *event = reached;

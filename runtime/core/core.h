@@ -273,6 +273,7 @@ struct luda_context {
     int grad_enabled;
     int autocast; /* a half type, or LUDA__NO_AUTOCAST */
     int anomaly;  /* values are looked at */
+    uint64_t recompute; /* 0: off, else 1 + the order after which nodes may be made again in backward */
     struct luda__profile *profile; /* NULL: off */
     uint64_t anomaly_node;
     /* Bytes of storages made under this context: what the thread counted that uses it (a locked instruction is dear), and others. */

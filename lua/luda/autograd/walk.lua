@@ -84,13 +84,15 @@ function M.run(roots, seeds, options)
   local found = C.luda_walk_gradients(walk)
   C.luda_gradients_retain(found)
   local gradients = Gradients(found)
-  local autocast = C.luda_set_autocast(-1) -- for what runs in Lua; the core's steps turn it off themselves
+  -- For what runs in Lua; the core's steps turn them off themselves.
+  local autocast, recompute = C.luda_set_autocast(-1), C.luda_set_recompute(0)
   local ok, err = pcall(step_through, walk, options, gradients)
   if ok and options.outer then
     ok, err = pcall(lib.check, C.luda_walk_hand_over(walk, options.outer))
   end
   C.luda_set_grad_enabled(mode)
   C.luda_set_autocast(autocast)
+  C.luda_set_recompute(recompute)
   C.luda_walk_release(ffi.gc(walk, nil))
   tags.drain()
   if not ok then
