@@ -113,13 +113,19 @@ static luda_status end_recording(luda_node *node, luda_tensor *const *in, luda_t
     return LUDA_OK;
 }
 
+static void drop(luda_tensor **made)
+{
+    luda_tensor_release(*made);
+    *made = NULL;
+}
+
 /* Takes the node, and what running the operator gave. */
 static luda_status record_run(luda_node *node, luda_status status, luda_tensor *const *in, luda_tensor **out)
 {
     if (status == LUDA_OK) {
         status = end_recording(node, in, out);
         for (int o = 0; status != LUDA_OK && o < node->nout; o++)
-            luda_tensor_release(out[o]);
+            drop(&out[o]);
     }
     luda__release(node);
     return status;
@@ -291,7 +297,7 @@ static luda_status apply_in(luda_context *context, luda_op op, luda_tensor *cons
     status = luda__check_results(op, in, nin, into, out);
     context->anomaly = 1;
     for (int o = 0; status != LUDA_OK && o < plan.info->outputs; o++)
-        luda_tensor_release(out[o]);
+        drop(&out[o]);
     return status;
 }
 
