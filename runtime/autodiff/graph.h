@@ -94,6 +94,7 @@ typedef struct luda_rule {
     luda_tensor *const *y;  /* kept outputs */
     const luda_attrs *attrs;
     const uint8_t *need;
+    bool lone; /* g[0] is seen by nobody else, and may be written */
     luda_tensor *const *into; /* per input: its gradient so far, where the walk may add to it in place; else NULL */
     luda_tensor **dx; /* new references */
     luda_status status;

@@ -93,9 +93,9 @@ RULE(linear)
     int activation = w->attrs->linear.activation;
     T g = w->g[0], x = w->x[0], before = w->y[1];
     if (g && activation == LUDA_ACTIVATION_RELU)
-        g = luda__rule2(w, LUDA_OP_relu_backward, g, before);
+        g = luda__rule_last(w, LUDA_OP_relu_backward, before);
     else if (g && activation == LUDA_ACTIVATION_GELU_TANH)
-        g = luda__rule2(w, LUDA_OP_gelu_tanh_backward, g, before);
+        g = luda__rule_last(w, LUDA_OP_gelu_tanh_backward, before);
     if (w->g[1])
         g = g ? add(g, w->g[1]) : w->g[1];
     if (w->need[0])

@@ -333,7 +333,8 @@ static luda_status run_rule(luda_walk *walk, walk_entry *entry)
     luda_node *node = entry->node;
     luda_rule call = { .node = node, .g = entry->g, .x = walk->kept, .y = walk->kept + node->nin, .attrs = node->attrs,
                        .need = walk->need, .into = walk->into, .dx = walk->dx,
-                       .temporaries = walk->temporaries, .capacity = walk->temporary_capacity };
+                       .temporaries = walk->temporaries, .capacity = walk->temporary_capacity,
+                       .lone = !walk->anomaly && entry->g[0] && is_own(walk, entry->g[0]) };
     find_sums(walk, entry);
     call.status = fetch_kept(walk, node, walk->kept);
     if (call.status == LUDA_OK)
