@@ -16,9 +16,9 @@ local report = require "report"
 
 local SECTIONS = {
   "limits", "start", "dispatch", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose", "random",
-  "backward", "matmul", "attention", "conv", "optimizer", "training",
+  "backward", "matmul", "attention", "conv", "optimizer", "training", "footprint",
 }
-local FILES = { "machine", "dispatch", "arrays", "products", "training" }
+local FILES = { "machine", "dispatch", "arrays", "products", "training", "footprint" }
 
 local function take_sections(list)
   local chosen, first = {}, 1

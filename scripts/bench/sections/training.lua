@@ -1,4 +1,4 @@
---- Updating parameters, whole training steps, and the memory that they take.
+--- Updating parameters, and whole training steps.
 
 local luda = require "luda"
 local create = require "create"
@@ -54,23 +54,6 @@ local function step_row(bench, name, bf16)
   }
 end
 
-local function memory_row(bench, name)
-  local pipe = assert(io.popen(("'%s' '%smemory.lua' '%s' %d"):format(arg[-1], bench.folder, name, bench.options.threads)))
-  local text = pipe:read("*a")
-  pipe:close()
-  local own = require("luda.json").decode(text)
-  local other = bench.peer and bench.peer:apart(("--memory '%s'"):format(name))
-  local row = {
-    section = "training", case = name .. ", peak memory", dtype = "f32", threads = bench.options.threads, unit = "MB",
-    value = own.peak - own.before, samples = 1, spread = 0,
-  }
-  if other then
-    row.peer = { name = bench.peer.name, version = bench.peer.version, value = other.peak - other.before }
-    row.peer_ratio = row.peer.value / row.value
-  end
-  bench:add(row)
-end
-
 function M.training(bench)
   local quick = bench.options.quick
   for i, name in ipairs(models.list) do
@@ -81,9 +64,6 @@ function M.training(bench)
       bench:try("training", name, step_row, bench, name, false)
       if luda.autocast then
         bench:try("training", name .. ", autocast", step_row, bench, name, true)
-      end
-      if bench.options.device == "cpu" then
-        bench:try("training", name .. ", peak memory", memory_row, bench, name)
       end
     end
   end
