@@ -28,6 +28,24 @@ local function aborts(fn, ...)
   return list
 end
 
+--- The share of samples in which the interpreter was at work, while fn(…) runs for the second time and again, 0.2 s in all.
+local function interpreted(fn, ...)
+  local profile = require "jit.profile"
+  local samples, slow = 0, 0
+  fn(...)
+  profile.start("i1", function(_, count, state)
+    samples = samples + count
+    slow = slow + (state == "I" and count or 0)
+  end)
+  local stop = os.clock() + 0.2
+  repeat
+    fn(...)
+  until os.clock() > stop
+  profile.stop()
+  assert(samples > 20, samples)
+  return slow / samples
+end
+
 local function adds(x, y, count)
   local z = x
   for _ = 1, count do
@@ -65,6 +83,42 @@ describe("the compiler", function()
   it("takes operators, numbers and methods mixed", function()
     local x, y = luda.ones(8), luda.full({ 8 }, 2)
     assert.same({}, luda.scope(aborts, chain, x, y, 3000))
+  end)
+
+  it("takes calls of a Function in Lua", function()
+    local scaled = luda.autograd.Function {
+      forward = function(ctx, x, y)
+        ctx:save(y)
+        return x * y
+      end,
+      backward = function(ctx, g) return g * ctx.saved[1] end,
+    }
+    local function calls(x, y, count)
+      local z = x
+      for _ = 1, count do
+        z = scaled(x, y)
+      end
+      return z
+    end
+    local x, y = luda.ones(8, { requires_grad = true }), luda.ones(8)
+    assert.is_true(interpreted(luda.scope, calls, x, y, 3000) < 0.1)
+  end)
+
+  it("takes loops over t:data(), also where the pointer is fetched each time", function()
+    local function elements(x, y, count)
+      for _ = 1, 200 do
+        local from, to = x:data(), y:data()
+        for i = 0, count - 1 do
+          to[i] = to[i] + math.max(from[i], 0) * 0.5
+        end
+      end
+      return y:data()[1]
+    end
+    local x, y = luda.tensor { 1, 2, -3, 4 }, luda.zeros(4)
+    x, y = x:repeat_interleave(64), y:repeat_interleave(64)
+    assert.same({}, aborts(elements, x, y, 256))
+    assert.is_true(interpreted(elements, x, y:clone(), 256) < 0.1)
+    assert.same({ 100, 200, 0, 400 }, { y[1]:item(), y[65]:item(), y[129]:item(), y[193]:item() })
   end)
 
   it("takes loops around recorded operators", function()

@@ -8,6 +8,7 @@ local scope = require "luda.scope"
 local tensors = require "luda.tensor"
 local Gradients = require "luda.autograd.gradients"
 local custom = require "luda.autograd.custom"
+local hooks = require "luda.autograd.hooks"
 local walks = require "luda.autograd.walk"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
@@ -28,7 +29,7 @@ function methods.requires_grad_(t, required)
   return t
 end
 
-methods.register_hook = custom.register_hook
+methods.register_hook = hooks.register_hook
 
 --- The gradients of everything that a tensor was computed from.
 ---@param loss luda.Tensor

@@ -34,7 +34,7 @@ struct luda_node {
     luda_context *context; /* a tombstone at worst */
     int32_t op;            /* of the table, or -1 */
     int32_t nin, nout;
-    bool consumed;
+    bool consumed, function; /* function: of luda_function_record */
     uint64_t leaf; /* id of the leaf it stands for; 0 for others */
     /* custom nodes */
     const luda_node_class *class;

@@ -53,6 +53,8 @@ luda_status luda__walk_make(luda_walk **out);
 luda_status luda__walk_discover(luda_walk *walk, luda_tensor *const *roots, int nroots, const luda_backward_options *options);
 /* Errors where a value that is not finite comes out of finite ones (anomaly.c). */
 luda_status luda__check_gradients(const luda_node *node, luda_tensor *const *g, luda_tensor *const *dx);
+/* Runs the backward of a custom node of C (function.c); what it gives lies in walk->dx. */
+luda_status luda__run_custom(luda_walk *walk, const walk_entry *entry);
 walk_entry *luda__walk_entry(const luda_walk *walk, const luda_node *node);
 
 #endif

@@ -19,21 +19,30 @@ local M = {}
 ---@field outer? any a walk whose waiting node gets what they stopped with
 ---@field on_leaf? fun(id: integer, gradients: luda.Gradients) a leaf's gradient is final
 
+--- Does Lua's part for a node of a luda.autograd.Function; set by luda.autograd.custom.
+---@type fun(call: any, options: luda.WalkOptions)
+M.run_function = nil
+
+--- What passes between a call of a Function and C, and what arrays it has room for: see luda_function_call.
+local call = ffi.new("luda_function_call")
+M.call = call
+
 local function step_through(walk, options, gradients)
-  local event = ffi.new("int[1]")
+  local run_function = M.run_function
   while true do
-    C.luda_context_use(context)
-    lib.check(C.luda_walk_step(walk, event))
-    if event[0] == C.LUDA_WALK_DONE then
+    local event = C.luda_function_next(context, call, walk)
+    if event == C.LUDA_NEEDS_FUNCTION then
+      run_function(tags.get(call.tag), options)
+    elseif event == C.LUDA_WALK_DONE then
       return
-    elseif event[0] == C.LUDA_LEAF_FINAL then
+    elseif event == C.LUDA_LEAF_FINAL then
       options.on_leaf(tonumber(C.luda_walk_leaf(walk)), gradients)
     else
+      lib.check(event < 0 and event or 0)
       local handler = tags.get(tonumber(C.luda_walk_tag(walk)))
       if not handler then
         errors.raise("internal", "backward: nothing stands for tag %d", tonumber(C.luda_walk_tag(walk)))
       end
-      C.luda_set_grad_enabled(options.create_graph and 1 or 0)
       handler:run(walk, options)
     end
   end
