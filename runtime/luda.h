@@ -224,6 +224,8 @@ LUDA_API const int64_t *luda_tensor_strides(const luda_tensor *tensor); /* in el
 LUDA_API int luda_tensor_is_contiguous(const luda_tensor *tensor);
 /* The first element's address (in device memory for CUDA). */
 LUDA_API void *luda_tensor_data(luda_tensor *tensor);
+/* The same, or NULL unless the CPU finds all elements there in row-major order. */
+LUDA_API void *luda_tensor_elements(luda_tensor *tensor);
 /* Number of in-place changes of the storage, seen through every view. */
 LUDA_API uint32_t luda_tensor_version(const luda_tensor *tensor);
 /* Counts from 1 for leaves that require gradients, in order of their creation in the context; others are above 2^40. */
@@ -540,7 +542,8 @@ LUDA_API luda_status luda_gradients_norm(const luda_gradients *gradients, double
 /*
  * Clips gradients: all together by their common norm (which is returned; where it is not finite nothing changes, and
  * luda_optim_step will skip), each by its own norm (one whose norm is not finite stays as it is), or element by element
- * (infinities become the limit, NaN stays). In place; only gradients that are recorded or not contiguous are replaced.
+ * (infinities become the limit, NaN stays). In place, without other memory; only gradients that are recorded, not contiguous
+ * or share their storage are replaced by clipped copies.
  */
 LUDA_API luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm);
 LUDA_API luda_status luda_gradients_clip_each(luda_gradients *gradients, double limit);

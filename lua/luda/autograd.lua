@@ -119,6 +119,11 @@ for _, name in ipairs { "vjp", "jvp", "jacobian", "hvp", "hessian" } do
   end
 end
 
+--- native(fn, options): an operator in C from a library of the user's own, see luda.autograd.native.
+function M.native(fn, given)
+  return require("luda.autograd.native").native(fn, given)
+end
+
 --- checkpoint(fn, …): see luda.autograd.checkpoint.
 function M.checkpoint(fn, ...)
   return require("luda.autograd.checkpoint").checkpoint(fn, ...)
