@@ -1,6 +1,7 @@
 --- What recording and backward cost where the work is nothing; functions with a backward of their own; loops over the
 --- elements of a tensor in plain Lua; a chain of a million operators.
 
+local ffi = require "ffi"
 local luda = require "luda"
 local chain = require "chain"
 local create = require "create"
@@ -52,14 +53,24 @@ end
 
 -- Functions: ten in a chain against the operators that they are written with.
 
+-- What is taken off: forward and backward as plain calls.
+local SWISH = "local z, h = y, g; for _ = 1, 10 do z = run(z, 1) end; for _ = 1, 10 do h = run(h, 1) end"
 local PLAIN = "local z, h = y, g; for _ = 1, 10 do z = z * w end; for _ = 1, 10 do h = h * w end"
 
-local function function_row(bench, case, fn)
+local CHAIN = "local z = x; for _ = 1, 10 do z = run(%s) end; z:backward({ gradient = g })"
+
+local function function_row(bench, case, fn, arguments, minus)
   bench:measure {
-    section = "autograd", case = case, unit = "ns", operators = 10, make = operands { run = fn }, minus = PLAIN,
-    step = "local z = x; for _ = 1, 10 do z = run(z, w) end; z:backward({ gradient = g })",
-    bounds = { limits.goal(10 * 1e-6) },
+    section = "autograd", case = case, unit = "ns", operators = 10, make = operands { run = fn }, minus = minus,
+    step = CHAIN:format(arguments), bounds = { limits.goal(10 * 1e-6) },
   }
+end
+
+--- examples/own_operator.c, where it is built.
+local function native()
+  ffi.cdef "luda_status own_swish(luda_tensor *x, double beta, luda_tensor **out);"
+  local found, library = pcall(ffi.load, limits.folder .. "examples/libown_operator.so")
+  return found and autograd.native(library.own_swish, { name = "swish" })
 end
 
 local function functions(bench)
@@ -71,7 +82,19 @@ local function functions(bench)
     backward = function(ctx, g)
       return g * ctx.saved[1]
     end,
-  })
+  }, "z, w", PLAIN)
+  local swish = native()
+  if swish then
+    -- its own two loops of exponentials are taken off with the calls: without a gradient they are run alone
+    function_row(bench, "what a backward in C adds", swish, "z, 1", SWISH)
+  else
+    bench:skip("autograd", "what a backward in C adds", "build it: ninja -C build own_operator")
+  end
+  bench:measure {
+    section = "autograd", case = "luda.profile.span while no profile runs", unit = "ns", operators = 10,
+    make = operands { run = luda.profile.span, index = function() end },
+    step = 'for _ = 1, 10 do run("s", index) end', minus = "for _ = 1, 10 do index() end",
+  }
 end
 
 -- Elements.
