@@ -160,6 +160,18 @@ describe("a Function in Lua", function()
     local y = square(double)
     luda.no_grad(function() double:detach():add_(1) end)
     assert.raises("graph", "square: its saved tensor of shape %[2%].*was changed in place", function() y:sum():backward() end)
+    local product = autograd.Function {
+      name = "product",
+      forward = function(ctx, a, b)
+        ctx:save(a, b)
+        return a * b
+      end,
+      backward = function() error("never") end,
+    }
+    double = x * 2
+    y = product(x, double)
+    luda.no_grad(function() double:detach():add_(1) end)
+    assert.raises("graph", "product: its saved tensor", function() y:sum():backward() end)
   end)
 
   it("that computes with numbers in backward has no second derivative, and says so", function()
