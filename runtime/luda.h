@@ -385,8 +385,9 @@ LUDA_API luda_status luda_node_kept(luda_node *node, int index, luda_tensor **ou
  * For bindings: a call of a function of the language with its own backward, by handles; 0 is no tensor. enter: says which inputs
  * want gradients, turns recording off and returns the mode before (a negative status: a dead handle). record: sets the mode,
  * replaces the outputs by fresh ones tied to the inputs, keeps `saved`; tag 0 afterwards: nothing was tied. next: gives a
- * waiting node the gradients `inputs` (the first `given`), goes on to the next event (or a negative status) and fills everything
- * in when that is LUDA_NEEDS_FUNCTION: outputs are their gradients.
+ * waiting node the gradients `inputs` (the first `given`) and goes on to the next event (or a negative status), both only where
+ * `event` is -1 and not one that the walk stands at; it fills everything in when the event is LUDA_NEEDS_FUNCTION: outputs are
+ * their gradients.
  */
 enum { LUDA_NEEDS_FUNCTION = 3 };
 typedef struct luda_function_call {
@@ -399,7 +400,7 @@ typedef struct luda_function_call {
 } luda_function_call;
 LUDA_API int luda_function_enter(luda_context *context, luda_function_call *call);
 LUDA_API luda_status luda_function_record(luda_context *context, luda_function_call *call, int mode, const char *name);
-LUDA_API int luda_function_next(luda_context *context, luda_function_call *call, luda_walk *walk);
+LUDA_API int luda_function_next(luda_context *context, luda_function_call *call, luda_walk *walk, int event);
 /* Tags of Lua nodes and hooks that died since the last call; returns how many were written. */
 LUDA_API int luda_context_dead_tags(luda_context *context, int64_t *tags, int capacity);
 /*
@@ -548,6 +549,8 @@ LUDA_API luda_status luda_gradients_norm(const luda_gradients *gradients, double
 LUDA_API luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm);
 LUDA_API luda_status luda_gradients_clip_each(luda_gradients *gradients, double limit);
 LUDA_API luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit);
+/* Replaces gradients by factor times themselves, those of halves by float32 ones. */
+LUDA_API luda_status luda_gradients_scale(luda_gradients *gradients, double factor);
 
 /* Sums gradients of several backward passes, for these parameters; gradients of others are left out. */
 typedef struct luda_accumulator luda_accumulator;
@@ -766,6 +769,12 @@ LUDA_API luda_status luda_call_number_into(luda_context *context, int op, double
 LUDA_API double luda_call_attrs(luda_context *context, int op, double a, double b, const luda_attrs *attrs);
 /* The general form: in[i] 0 means absent; out gets a handle for each output that is not hidden. */
 LUDA_API luda_status luda_call_full(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double *out);
+/*
+ * Backward from a handle, as far as it goes without Lua: the gradients (a new reference). NULL: a failure, or *walk waits for
+ * what *event says. gradient: a handle, or 0 for a root of one element.
+ */
+LUDA_API luda_gradients *luda_call_backward(luda_context *context, double root, double gradient, int retain, int create_graph,
+                                            luda_walk **walk, int *event);
 LUDA_API luda_status luda_call_into(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double into);
 
 #ifndef LUDA_CDEF

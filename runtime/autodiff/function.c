@@ -200,12 +200,13 @@ static luda_status fill_in(luda_context *context, luda_function_call *call, cons
     return status;
 }
 
-int luda_function_next(luda_context *context, luda_function_call *call, luda_walk *walk)
+int luda_function_next(luda_context *context, luda_function_call *call, luda_walk *walk, int event)
 {
-    int event = LUDA_WALK_DONE;
     luda_context_use(context);
-    LUDA_TRY(give(context, call, walk));
-    LUDA_TRY(luda_walk_step(walk, &event));
+    if (event < 0) {
+        LUDA_TRY(give(context, call, walk));
+        LUDA_TRY(luda_walk_step(walk, &event));
+    }
     if (event != LUDA_NEEDS_LUA)
         return event;
     context->grad_enabled = walk->create_graph;

@@ -88,6 +88,7 @@ typedef struct clipping {
     luda_tensor **list;
     double *factors, total;
     int count;
+    bool wide; /* into new tensors, of floats where they were halves */
 } clipping;
 
 static void clipping_end(clipping *c)
@@ -132,12 +133,14 @@ static luda_status clip(clipping *c, double limit)
 
     for (int i = 0; i < c->count && status == LUDA_OK; i++) {
         luda_tensor *source = c->list[i];
-        if (c->factors[i] == 1 && limit == HUGE_VAL)
+        if (c->factors[i] == 1 && limit == HUGE_VAL && !c->wide)
             continue;
-        if (is_shared(c, i))
-            status = luda__tensor_like(source, &targets[n]);
-        else
+        if (c->wide || is_shared(c, i)) {
+            luda_dtype dtype = c->wide && source->dtype != LUDA_F64 ? LUDA_F32 : (luda_dtype)source->dtype;
+            status = luda_tensor_new(dtype, source->storage->device, source->ndim, source->shape, &targets[n]);
+        } else {
             targets[n] = luda__retain(source);
+        }
         if (status == LUDA_OK) {
             sums[n] = luda__optim_sum_item(targets[n], source, c->factors[i], 0);
             sums[n].limit = limit;
@@ -191,6 +194,18 @@ luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit)
     for (int i = 0; i < c.count; i++)
         c.factors[i] = 1;
     luda_status status = clip(&c, limit);
+    clipping_end(&c);
+    return status;
+}
+
+luda_status luda_gradients_scale(luda_gradients *gradients, double factor)
+{
+    clipping c;
+    LUDA_TRY(clipping_begin("scale", gradients, HUGE_VAL, &c));
+    for (int i = 0; i < c.count; i++)
+        c.factors[i] = factor;
+    c.wide = true;
+    luda_status status = clip(&c, HUGE_VAL);
     clipping_end(&c);
     return status;
 }
