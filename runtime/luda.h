@@ -543,8 +543,8 @@ LUDA_API luda_status luda_gradients_norm(const luda_gradients *gradients, double
 /*
  * Clips gradients: all together by their common norm (which is returned; where it is not finite nothing changes, and
  * luda_optim_step will skip), each by its own norm (one whose norm is not finite stays as it is), or element by element
- * (infinities become the limit, NaN stays). In place, without other memory; only gradients that are recorded, not contiguous
- * or share their storage are replaced by clipped copies.
+ * (infinities become the limit, NaN stays). In place, so that whoever else holds a gradient sees it clipped; only those that
+ * are recorded, not contiguous, or share their storage are replaced by clipped copies.
  */
 LUDA_API luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm);
 LUDA_API luda_status luda_gradients_clip_each(luda_gradients *gradients, double limit);

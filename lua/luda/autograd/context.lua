@@ -10,7 +10,7 @@ local istype, band, lshift = lib.ffi.istype, bit.band, bit.lshift
 
 local M = {}
 
--- Lists of flags by count and bits: which arguments want gradients. Shared, since few different ones occur.
+-- Lists of flags by count and bits: which arguments want gradients. Few different ones occur, so calls share them.
 local flags = {}
 
 local function make_flags(count, bits)

@@ -146,9 +146,9 @@ function Gradients:norm()
   return out[0]
 end
 
---- Scales all gradients in place so that their common norm is at most `limit`; returns the norm before. One that is not finite
--- is returned too, and the gradients stay as they are: no factor makes them right. With `each` every gradient is scaled by
--- itself where its own norm is larger (and finite); what is returned is the common norm.
+--- Scales all gradients in place (whoever else holds one sees it), so that their common norm is at most `limit`; returns the
+-- norm before. One that is not finite is returned too, and the gradients stay as they are: no factor makes them right. With
+-- `each` every gradient is scaled by itself where its own norm is larger (and finite); the common norm is returned.
 ---@param limit number
 ---@param given? {each: boolean}
 ---@return number
