@@ -21,7 +21,7 @@ struct luda_saver {
     size_t staging_bytes;
     pthread_mutex_t joining;
     pthread_t thread;
-    pid_t process; /* a forked child has no thread to wait for */
+    pid_t process; /* whose thread it is: a forked child leaves it and its file alone */
     bool busy;     /* there is a thread to join */
     luda_status status;
     char message[512];
@@ -170,10 +170,10 @@ static luda_status start_thread(luda_saver *saver)
 static void join(luda_saver *saver)
 {
     pthread_mutex_lock(&saver->joining);
-    if (saver->busy && saver->process == getpid())
+    if (saver->busy && saver->process == getpid()) {
         pthread_join(saver->thread, NULL);
-    if (saver->busy)
         drop_plan(saver);
+    }
     saver->busy = false;
     pthread_mutex_unlock(&saver->joining);
 }

@@ -51,14 +51,22 @@ static void remove_stale(const char *folder, const char *prefix)
     closedir(listing);
 }
 
-/* Opens and locks a new file; another saver may take it for a stale one before it is locked, then the next is tried. */
+/* Locks a new file, unless another saver has taken it for a stale one. Some file systems have no locks: nobody gets one. */
+static bool is_mine(int fd)
+{
+    struct stat now;
+    bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    return !taken && fstat(fd, &now) == 0 && now.st_nlink > 0;
+}
+
+/* Opens a new file, the next one where another saver was faster. */
 luda_status luda__place_open(luda__place *place)
 {
     static atomic_uint counter;
     const char *folder, *base;
     int folder_length;
     char *prefix = NULL, *folder_path = NULL;
-    struct stat now, old;
+    struct stat old;
     luda_status status = LUDA_OK;
 
     split_path(place->path, &folder, &folder_length, &base);
@@ -78,7 +86,7 @@ luda_status luda__place_open(luda__place *place)
         place->fd = open(place->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (place->fd < 0 && errno == EEXIST)
             continue;
-        if (place->fd < 0 || (flock(place->fd, LOCK_EX | LOCK_NB) == 0 && fstat(place->fd, &now) == 0 && now.st_nlink > 0))
+        if (place->fd < 0 || is_mine(place->fd))
             break;
         close(place->fd);
         place->fd = -1;

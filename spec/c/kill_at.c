@@ -1,12 +1,14 @@
 /*
- * For LD_PRELOAD: ends the process with SIGKILL before a chosen system call inside a save, so that a test can be killed
- * at every moment that differs for what lies on the disk. A save begins when a temporary file ("….luda-…") is created
+ * For LD_PRELOAD: ends the process with SIGKILL before a chosen system call inside a save, or makes the call fail, so that
+ * a test can do so at every moment that differs for what lies on the disk. A save begins when a temporary file ("….luda-…") is created
  * and ends when it is closed; calls of the thread that saves are counted from 1, the creation being the first.
  *
  * KILL_AT="3.5": before the fifth call of the third save of the process. KILL_AT="3.5h": half of that write is done.
+ * KILL_AT="3.5e": the call fails, as on a full disk.
  * KILL_LOG=FILE: a line per call, "SAVE.CALL name", written before it is made.
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -50,22 +52,25 @@ static void note(const char *name)
     save = current;
 }
 
-/* Counts a call of the thread that saves; whether half of it is to be done before the process dies. */
-static int step(const char *name)
+typedef enum outcome { DO, DO_HALF, FAIL } outcome;
+
+/* Counts a call of the thread that saves, and dies if it is the one. */
+static outcome step(const char *name)
 {
     int at_save, at_call;
-    char half = 0;
+    char how = 0;
     const char *at = getenv("KILL_AT");
 
     if (!save)
-        return 0;
+        return DO;
     calls++;
     note(name);
-    if (!at || sscanf(at, "%d.%d%c", &at_save, &at_call, &half) < 2 || at_save != save || at_call != calls)
-        return 0;
-    if (half != 'h')
+    if (!at || sscanf(at, "%d.%d%c", &at_save, &at_call, &how) < 2 || at_save != save || at_call != calls)
+        return DO;
+    errno = ENOSPC;
+    if (how != 'h' && how != 'e')
         die();
-    return 1;
+    return how == 'h' ? DO_HALF : FAIL;
 }
 
 int open(const char *path, int flags, ...)
@@ -84,7 +89,10 @@ int open(const char *path, int flags, ...)
         calls = 0;
         saved_fd = -1;
     }
-    step("open");
+    if (step("open") == FAIL) {
+        save = creates ? 0 : save;
+        return -1;
+    }
     int fd = real(path, flags, mode);
     if (creates)
         saved_fd = fd;
@@ -94,29 +102,35 @@ int open(const char *path, int flags, ...)
 int close(int fd)
 {
     REAL(close);
-    step("close");
+    outcome how = step("close"); /* even one that fails closes */
     if (save && fd == saved_fd)
         save = 0;
-    return real(fd);
+    return real(fd) == 0 && how == DO ? 0 : -1;
 }
 
 ssize_t write(int fd, const void *data, size_t bytes)
 {
     REAL(write);
-    if (step("write")) {
+    outcome how = step("write");
+    if (how == DO_HALF) {
         real(fd, data, bytes / 2);
         die();
     }
+    if (how == FAIL)
+        return -1;
     return real(fd, data, bytes);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t bytes, off_t position)
 {
     REAL(pwrite);
-    if (step("pwrite")) {
+    outcome how = step("pwrite");
+    if (how == DO_HALF) {
         real(fd, data, bytes / 2, position);
         die();
     }
+    if (how == FAIL)
+        return -1;
     return real(fd, data, bytes, position);
 }
 
@@ -124,8 +138,7 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t position)
     int name parameters                                                                                                \
     {                                                                                                                  \
         REAL(name);                                                                                                    \
-        step(#name);                                                                                                   \
-        return real(__VA_ARGS__);                                                                                      \
+        return step(#name) == FAIL ? -1 : real(__VA_ARGS__);                                                           \
     }
 
 COUNTED(flock, (int fd, int operation), fd, operation)

@@ -43,7 +43,7 @@ function M.wait(hint)
     local word, text = failure()
     path = nil
     if word then
-      errors.raise_with(word, ("%s (in the background); an older file of that name stands%s"):format(text, hint or ""), {})
+      errors.raise_with(word, ("%s (in the background; what stood there before stands%s)"):format(text, hint or ""), {})
     end
   end
 end
