@@ -16,6 +16,7 @@ local options = require("luda.options").parse({ ... }, {
   { "updates", 100, "updates, each of four micro-batches" },
   { "every", 5, "micro-batches between records" },
   { "keep", 3, "records that stay" },
+  { "async", false, "save in the background" },
   { "seed", 1, "of weights, order and noise" },
   { "forget", "", "a part to leave out when going on" },
 })
@@ -141,7 +142,7 @@ if options.forget ~= "" and not forget[options.forget] then
   error(("--forget %s: the parts are %s"):format(options.forget, table.concat(names, ", ")), 0)
 end
 
-local manager = luda.record.Manager { dir = options.dir, every = options.every, keep = options.keep }
+local manager = luda.record.Manager { dir = options.dir, every = options.every, keep = options.keep, async = options.async }
 local path = manager:newest()
 if path then
   local record = luda.record.load(path)
@@ -154,4 +155,5 @@ for count = progress.micro_batches + 1, options.updates * ACCUMULATE do
   progress = { micro_batches = count, loss = count == 1 and loss or 0.9 * progress.loss + 0.1 * loss }
   manager:save(count, parts())
 end
+manager:wait()
 print(("%d micro-batches, mean loss %.4f"):format(progress.micro_batches, progress.loss))

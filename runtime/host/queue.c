@@ -43,13 +43,18 @@ static void stop(luda_queue *q)
     q->threads = NULL;
 }
 
+/* The newest first: it may be one that a worker of an older one has opened. */
 static void stop_all(void)
 {
-    pthread_mutex_lock(&open_lock);
-    for (luda_queue *q = open_queues; q; q = q->link)
+    for (;;) {
+        pthread_mutex_lock(&open_lock);
+        luda_queue *q = open_queues;
+        open_queues = q ? q->link : NULL;
+        pthread_mutex_unlock(&open_lock);
+        if (!q)
+            return;
         stop(q);
-    open_queues = NULL;
-    pthread_mutex_unlock(&open_lock);
+    }
 }
 
 static void watch_exit(void)
@@ -101,12 +106,15 @@ void luda_queue_release(luda_queue *q)
     if (!q)
         return;
     pthread_mutex_lock(&open_lock);
-    for (luda_queue **link = &open_queues; *link; link = &(*link)->link)
-        if (*link == q) {
-            *link = q->link;
-            break;
-        }
+    luda_queue **link = &open_queues;
+    while (*link && *link != q)
+        link = &(*link)->link;
+    bool open = *link == q;
+    if (open)
+        *link = q->link;
     pthread_mutex_unlock(&open_lock);
+    if (!open)
+        return; /* the process exits, and the thread that does stops it */
     stop(q);
     for (int i = 0; i < q->ahead; i++)
         clear(&q->results[i]);
