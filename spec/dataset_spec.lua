@@ -212,6 +212,20 @@ describe("an epoch", function()
     end
   end)
 
+  it("of shuffled batches goes on too", function()
+    local function loader()
+      return numbers(30):batch(4):shuffle(2):prefetch { workers = 0 }
+    end
+    local straight, resumed = loader(), loader()
+    for _ = 1, 5 do
+      straight:next()
+    end
+    resumed:load_state(straight:state())
+    for _ = 1, 20 do
+      assert.same(straight:next(), resumed:next())
+    end
+  end)
+
   it("goes on with another size of batch", function()
     local old = numbers(20):shuffle(1):batch(6):prefetch { workers = 0 }
     local all = { unpack(old:next()) }

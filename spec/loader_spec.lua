@@ -59,6 +59,14 @@ describe("workers", function()
     assert.is_not.same(expected[1].value.noise, expected[2].value.noise)
   end)
 
+  it("are waited for in the order of the items, fast ones or slow ones", function()
+    local loader = items("slow", { n = 12, rounds = 300 }):prefetch { workers = 3 }
+    for i = 1, 24 do
+      assert.equal((i - 1) % 12 + 1, loader:next())
+    end
+    loader:close()
+  end)
+
   it("hand tensors over without a copy", function()
     local weights = luda.randn(6, 5)
     local loader = items("noisy", { n = 6, weights = weights }):prefetch { workers = 2 }
@@ -139,7 +147,7 @@ describe("workers", function()
   end)
 
   it("end with the process, however it ends", function()
-    local start = ("local l = require('luda').data.dataset('%s', { kind = 'slow', n = 9, seconds = 0.05 }):prefetch{} l:next() ")
+    local start = ("local l = require('luda').data.dataset('%s', { kind = 'slow', n = 9, rounds = 1000 }):prefetch{} l:next() ")
       :format(ITEMS)
     for code, status in pairs {
       ["print('end')"] = 0, ["print('end') os.exit(3)"] = 3, ["print('end') os.exit(4, true)"] = 4,
