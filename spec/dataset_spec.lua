@@ -99,16 +99,18 @@ describe("an order", function()
   end)
 
   it("is any of the n! with the same chance", function()
-    -- Chi-square of 24,000 draws over 24 permutations: 23 degrees of freedom, mean 23, deviation 6.8.
-    local counts, chi = {}, 0
+    -- Chi-square of 24,000 draws over 120 permutations: 119 degrees of freedom, mean 119, deviation 15.4.
+    local counts, kinds, chi = {}, 0, 0
     for seed = 1, 24000 do
-      local key = table.concat(listed(4, seed, 1))
+      local key = table.concat(listed(5, seed, 1))
+      kinds = kinds + (counts[key] and 0 or 1)
       counts[key] = (counts[key] or 0) + 1
     end
     for _, count in pairs(counts) do
-      chi = chi + (count - 1000) ^ 2 / 1000
+      chi = chi + (count - 200) ^ 2 / 200
     end
-    assert.is_true(chi < 23 + 5 * 6.8, chi)
+    assert.equal(120, kinds)
+    assert.is_true(chi < 119 + 5 * 15.4, chi)
   end)
 
   it("leaves no trace of the places: pairs of neighbours are pairs like any", function()
