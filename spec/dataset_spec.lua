@@ -125,6 +125,25 @@ describe("an order", function()
     assert.is_true(math.abs(apart / (n - 1) / n - 1 / 3) < 0.01, apart)
   end)
 
+  it("belongs to numbers that never meet: 51,200 triples, no two alike, every bit set half the time", function()
+    local seen, set = {}, {}
+    for a = -16, 15 do
+      for b = 1, 40 do
+        for c = 1, 40 do
+          local hash = order.hash(a * 0x100000001, b, c)
+          assert.is_nil(seen[hash])
+          seen[hash] = true
+          for bit = 0, 51 do
+            set[bit] = (set[bit] or 0) + math.floor(hash / 2 ^ bit) % 2
+          end
+        end
+      end
+    end
+    for bit = 0, 51 do
+      assert.is_true(math.abs(set[bit] / 51200 - 0.5) < 5 * 0.5 / math.sqrt(51200), bit)
+    end
+  end)
+
   it("of a million million items takes no memory and no time", function()
     local heap, before = collectgarbage("count"), os.clock()
     local set = numbers(1e12):shuffle(5):batch(8)

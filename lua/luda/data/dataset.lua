@@ -1,5 +1,6 @@
 --- Data sets: a number of items and a function that makes one, with steps that wrap it lazily.
 
+local lib = require "luda.ffi"
 local args = require "luda.args"
 local class = require "luda.class"
 local collate = require "luda.data.collate"
@@ -9,6 +10,7 @@ local random = require "luda.random"
 local work = require "luda.dist.work"
 require "luda.sugar"
 
+local ffi, C = lib.ffi, lib.C
 local floor, min = math.floor, math.min
 
 ---@class luda.data.Dataset
@@ -19,6 +21,14 @@ local floor, min = math.floor, math.min
 ---@field item fun(i: integer, epoch: integer): any
 ---@field recipe? {what: string, args: any, steps: table[]} how a worker makes it
 local Dataset = class("luda.data.Dataset")
+
+local words = ffi.new("uint64_t[2]", 0, 1)
+
+--- Seeds the default generator, for each item: set_state without its care.
+local function reseed(seed)
+  words[0] = seed
+  lib.check(C.luda_generator_set(C.luda_context_generator(lib.context), words))
+end
 
 ---@param size integer
 ---@param get fun(i: integer, epoch: integer): any item i of 1 … size
@@ -33,7 +43,7 @@ function Dataset:init(size, get)
   self.foreign = "dataset(n, get)"
   self.item = function(i, epoch)
     if Dataset.seed then
-      random.generator():set_state { order.hash(Dataset.seed, epoch, i), 1 }
+      reseed(order.hash(Dataset.seed, epoch, i))
     end
     return get(i, epoch)
   end

@@ -1,33 +1,9 @@
 --- Numbers that are a function of a seed: hashes, and orders of 1 … n that are computed place by place, never stored.
 
-local ffi = require "ffi"
-
 local bxor, rshift, tobit = bit.bxor, bit.rshift, bit.tobit
 local floor, ceil, sqrt = math.floor, math.ceil, math.sqrt
 
 local M = {}
-
---- Spreads every bit of 64 over all: Stafford's variant 13 of the finalizer of MurmurHash3.
-local function spread(x)
-  x = bxor(x, rshift(x, 30)) * 0xbf58476d1ce4e5b9ULL
-  x = bxor(x, rshift(x, 27)) * 0x94d049bb133111ebULL
-  return bxor(x, rshift(x, 31))
-end
-
-local function word(number)
-  return ffi.cast("uint64_t", ffi.cast("int64_t", number))
-end
-
---- 64 bits of three whole numbers.
----@param a integer
----@param b integer
----@param c integer
----@return any uint64_t
-function M.hash(a, b, c)
-  local x = spread(word(a) + 0x9e3779b97f4a7c15ULL)
-  x = spread(bxor(x, word(b)) + 0x9e3779b97f4a7c15ULL)
-  return spread(bxor(x, word(c)) + 0x9e3779b97f4a7c15ULL)
-end
 
 --- 32 bits of a key and a number, in plain numbers: 64-bit ones are slow where this is not compiled. A factor of 19 bits
 -- keeps a product exact.
@@ -36,6 +12,22 @@ local function mix(key, x)
   x = tobit(bxor(x, rshift(x, 15)) * 0x5a9a7)
   x = tobit(bxor(x, rshift(x, 13)) * 0x7d2d5)
   return bxor(x, rshift(x, 16))
+end
+
+--- Takes a whole number below 2^53 into a key.
+local function take(key, number)
+  return mix(mix(key, number % 0x100000000), floor(number / 0x100000000) + 0x51ed)
+end
+
+--- A whole number below 2^52 that belongs to three whole numbers.
+---@param a integer
+---@param b integer
+---@param c integer
+---@return integer
+function M.hash(a, b, c)
+  local low = take(take(take(0x243f6a88, a), b), c)
+  local high = take(take(take(0x13198a2e, a), b), c)
+  return (high % 0x100000) * 0x100000000 + low % 0x100000000
 end
 
 -- Rounds until no test tells the orders from random ones: a narrow rectangle mixes slowly.
@@ -52,7 +44,7 @@ function M.permutation(n, seed, epoch)
   local height = ceil(n / width)
   local keys, rounds = {}, n < SMALL and ROUNDS_OF_SMALL or ROUNDS
   for round = 1, rounds do
-    keys[round] = tobit(tonumber(M.hash(seed, epoch, round) % 0x100000000ULL))
+    keys[round] = tobit(M.hash(seed, epoch, round) % 0x100000000)
   end
   return function(place)
     local x = place - 1
