@@ -454,6 +454,17 @@ typedef struct luda_file_entry { const char *name; luda_tensor *tensor; } luda_f
  */
 LUDA_API luda_status luda_file_save(const char *path, const luda_file_entry *entries, int n, const char *const *metadata_keys,
                                     const char *const *metadata_values, int nmeta);
+/*
+ * The same in the background: the call returns when the elements are copied into memory that the saver keeps between
+ * saves, and a thread writes them. A save waits for the one before; if that one failed, its failure is what wait or the
+ * next save returns, once, and nothing of the next save is done. exit() waits for savers.
+ */
+typedef struct luda_saver luda_saver;
+LUDA_API luda_status luda_saver_new(luda_saver **out);
+LUDA_API luda_status luda_saver_save(luda_saver *saver, const char *path, const luda_file_entry *entries, int n,
+                                     const char *const *metadata_keys, const char *const *metadata_values, int nmeta);
+LUDA_API luda_status luda_saver_wait(luda_saver *saver);
+LUDA_API void luda_saver_close(luda_saver *saver); /* waits; NULL is fine */
 /* Plain bytes with the same promise: complete or not at all. */
 LUDA_API luda_status luda_file_write(const char *path, const char *bytes, size_t size);
 /*

@@ -17,9 +17,9 @@ local report = require "report"
 
 local SECTIONS = {
   "limits", "start", "dispatch", "autograd", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose",
-  "random", "backward", "matmul", "attention", "conv", "optimizer", "training",
+  "random", "backward", "matmul", "attention", "conv", "optimizer", "training", "data",
 }
-local FILES = { "machine", "dispatch", "autograd", "arrays", "products", "training" }
+local FILES = { "machine", "dispatch", "autograd", "arrays", "products", "training", "data" }
 
 local function take_sections(list)
   local chosen, first = {}, 1

@@ -155,7 +155,28 @@ def training(model, bf16=False):
     return "step()", dict(step=models.step(model, bf16))
 
 
-CASES = {f.__name__: f for f in (chain, gather, matmul, attention, conv, pool, adamw, training)}
+class Pictures(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.pictures = torch.randint(0, 256, (count, 28, 28), dtype=torch.uint8)
+
+    def __len__(self):
+        return len(self.pictures)
+
+    def __getitem__(self, i):
+        return {"picture": self.pictures[i].float() / 255, "label": i % 10}
+
+
+def pictures(workers, batch, count, batches):
+    loader = torch.utils.data.DataLoader(Pictures(count), batch_size=batch, shuffle=True, num_workers=workers,
+                                         persistent_workers=workers > 0)
+
+    def endless():
+        while True:
+            yield from loader
+    return "for _ in range(batches): next(made)", dict(batches=batches, made=endless())
+
+
+CASES = {f.__name__: f for f in (chain, gather, matmul, attention, conv, pool, adamw, training, pictures)}
 
 
 def prepare(request):
