@@ -33,6 +33,27 @@ LUDA_API const char *luda_rank_threads_result(luda_rank_threads *threads, int in
 /* Joins all threads; blocks until they have ended. */
 LUDA_API void luda_rank_threads_release(luda_rank_threads *threads);
 
+/* --- Numbered work between threads: the same order, however many workers --- */
+
+typedef struct luda_queue luda_queue;
+
+/* At most `ahead` results are made before the consumer has read them. */
+LUDA_API luda_status luda_queue_new(int ahead, luda_queue **out);
+/* The workers' threads, which the queue joins when it is released. */
+LUDA_API void luda_queue_own(luda_queue *queue, luda_rank_threads *threads);
+/* Lets the workers end after what they are doing, waits for them, and gives unread results back. */
+LUDA_API void luda_queue_release(luda_queue *queue);
+/* Workers: the next number, from 0; waits while there is no room. -1: the queue is being released. */
+LUDA_API int64_t luda_queue_take(luda_queue *queue);
+/* The result of a number that was taken; once each. The bytes are copied, the tensors retained. */
+LUDA_API luda_status luda_queue_put(luda_queue *queue, int64_t number, const char *bytes, size_t size, luda_tensor *const *tensors,
+                                int count);
+/* The consumer: 1 when the next result is there, 0 after timeout_ms. */
+LUDA_API int luda_queue_wait(luda_queue *queue, int timeout_ms);
+/* The next result, which must be there; lent until luda_queue_next. */
+LUDA_API const char *luda_queue_result(luda_queue *queue, size_t *size, luda_tensor *const **tensors);
+LUDA_API void luda_queue_next(luda_queue *queue);
+
 /* --- Processes: the launcher --- */
 
 /* Is called as `luda run`: see lua/luda/cli/run.lua. Environments are NAME=VALUE, ended by NULL, for each rank. */

@@ -390,7 +390,6 @@ describe("a training record", function()
     assert.raises("invalid", "'optimizer' must have a method state", record.save, dir .. "/y", { optimizer = {} })
     assert.raises("invalid", "state.f: a function has no place", record.save, dir .. "/y", { state = { f = print } })
     assert.raises("invalid", "keys must be 1..n", record.save, dir .. "/y", { state = { [3] = 1 } })
-    assert.raises("unsupported", "async", record.save, dir .. "/y", parts, { async = true })
     local loop = {}
     loop.loop = loop
     assert.raises("invalid", "contains itself", record.save, dir .. "/y", { state = loop })

@@ -8,6 +8,7 @@ local scope = require "luda.scope"
 local tensors = require "luda.tensor"
 local Gradients = require "luda.autograd.gradients"
 local custom = require "luda.autograd.custom"
+local hooks = require "luda.autograd.hooks"
 local walks = require "luda.autograd.walk"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
@@ -31,7 +32,7 @@ function methods.requires_grad_(t, required)
   return t
 end
 
-methods.register_hook = custom.register_hook
+methods.register_hook = hooks.register_hook
 
 --- The gradients of everything that a tensor was computed from.
 ---@param loss luda.Tensor
@@ -123,6 +124,11 @@ for _, name in ipairs { "vjp", "jvp", "jacobian", "hvp", "hessian" } do
   M[name] = function(...)
     return require("luda.autograd.functional")[name](...)
   end
+end
+
+--- native(fn, options): an operator in C from a library of the user's own, see luda.autograd.native.
+function M.native(fn, given)
+  return require("luda.autograd.native").native(fn, given)
 end
 
 -- checkpoint(fn, …), recompute(fn, …): see luda.autograd.checkpoint.

@@ -36,7 +36,7 @@ struct luda_node {
     luda_context *context; /* a tombstone at worst */
     int32_t op;            /* of the table, or -1 */
     int32_t nin, nout;
-    bool consumed;
+    bool consumed, function; /* function: of luda_function_record */
     uint8_t remakes;  /* output 0 can be made again: 1 + how many such nodes come before it in a row, or 0 */
     uint32_t version; /* of output 0, for that */
     uint64_t leaf; /* id of the leaf it stands for; 0 for others */

@@ -407,12 +407,11 @@ static luda_status step_node(luda_walk *walk, int *event)
     }
     LUDA_TRY(capture(walk, entry));
     mark_needs(walk, entry);
-    if (node->op >= 0 || node->class) {
+    if (node->op >= 0 || (node->class && node->class->backward)) {
         luda_context *context = luda__context();
         int64_t start = context->profile ? luda_profile_now() : 0;
         const char *name = lasting_name(node);
-        luda_status status = node->op >= 0 ? run_rule(walk, entry)
-                                           : node->class->backward(node, node->state, entry->g, walk->need, walk->dx);
+        luda_status status = node->op >= 0 ? run_rule(walk, entry) : luda__run_custom(walk, entry);
         status = distribute(walk, entry, status);
         if (context->profile)
             luda__profile_add(context, name, LUDA_PROFILE_BACKWARD, start);

@@ -69,6 +69,8 @@ luda_status luda__walk_discover(luda_walk *walk, luda_tensor *const *roots, int 
 luda_status luda__check_gradients(const luda_node *node, luda_tensor *const *g, luda_tensor *const *dx);
 /* Output 0 of a node, made again from what the graph keeps. */
 luda_status luda__remake(luda_walk *walk, luda_node *node, luda_tensor **out);
+/* Runs the backward of a custom node of C (function.c); what it gives lies in walk->dx. */
+luda_status luda__run_custom(luda_walk *walk, const walk_entry *entry);
 /* The entry of any node, or NULL. */
 walk_entry *luda__walk_entry(const luda_walk *walk, const luda_node *node);
 

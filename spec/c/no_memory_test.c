@@ -100,7 +100,8 @@ static void release_state(void *state)
     states--;
 }
 
-static const luda_node_class identity = { "identity", identity_backward, release_state, 0 };
+static const luda_node_class identity = { .name = "identity", .backward = identity_backward, .release = release_state,
+                                         .recorded = 1 };
 
 /* Takes *value and puts the first result in its place; after a failure NULL. */
 static luda_status then(luda_status before, luda_op op, luda_tensor **value, luda_tensor *other)
@@ -124,9 +125,10 @@ static luda_status through_node(luda_status before, luda_tensor **value)
     if (before != LUDA_OK)
         return before;
     luda_status status = luda_detach(*value, &fresh);
-    if (status == LUDA_OK)
+    if (status == LUDA_OK) {
+        states++; /* the call takes it, whatever comes of it */
         status = luda_node_new(value, 1, &fresh, 1, &identity, &states, &node);
-    states += status == LUDA_OK;
+    }
     luda_tensor_release(*value);
     *value = fresh;
     return status == LUDA_OK ? luda_node_keep(node, fresh) : status;

@@ -5,14 +5,6 @@ local models = require "models"
 
 local M = {}
 
-local function resident(bench, name)
-  local pipe = assert(io.popen(("'%s' '%smemory.lua' '%s' %d"):format(arg[-1], bench.folder, name, bench.options.threads)))
-  local text = pipe:read("*a")
-  pipe:close()
-  local found = require("luda.json").decode(text)
-  return found.peak - found.before
-end
-
 local function new_row(bench, case, unit, value)
   return {
     section = "footprint", case = case, dtype = "f32", threads = bench.options.threads, unit = unit, value = value, samples = 1,
@@ -21,7 +13,8 @@ local function new_row(bench, case, unit, value)
 end
 
 local function memory_row(bench, name)
-  local row = new_row(bench, name .. ", peak memory", "MB", resident(bench, name))
+  local own = bench:apart(name, bench.options.threads)
+  local row = new_row(bench, name .. ", peak memory", "MB", own.peak - own.before)
   local other = bench.peer and bench.peer:apart(("--memory '%s'"):format(name))
   if other then
     row.peer = { name = bench.peer.name, version = bench.peer.version, value = other.peak - other.before }
