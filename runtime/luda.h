@@ -495,6 +495,8 @@ LUDA_API int luda_optim_parameter_count(const luda_optim *optim);
 LUDA_API luda_tensor *luda_optim_parameter(const luda_optim *optim, int parameter); /* lent */
 LUDA_API const char *luda_optim_state_name(const luda_optim *optim, int parameter, int state);
 LUDA_API int luda_optim_state_dtype(const luda_optim *optim, int parameter, int state);
+/* Its number of dimensions, as the parameter's, and their sizes. -1: not used. */
+LUDA_API int luda_optim_state_shape(const luda_optim *optim, int parameter, int state, int64_t *shape);
 /* Lent; NULL before the first update. */
 LUDA_API luda_tensor *luda_optim_state(const luda_optim *optim, int parameter, int state);
 /* LUDA_EMISMATCH where the tensor does not fit; set_state copies it. */

@@ -1,0 +1,65 @@
+--- Fifty steps of every optimizer that PyTorch has too, in float64.
+
+local luda = require "luda"
+local helper = require "spec.helper"
+
+local golden = helper.golden("optim")
+local optim = luda.optim
+
+local ELEMENTS = 4
+
+--- The formulas of scripts/golden_optim.py.
+local function start()
+  local list = {}
+  for i = 0, ELEMENTS - 1 do
+    list[i + 1] = ((3 * i + 1) % 5 - 2) / 2
+  end
+  return luda.tensor(list, { dtype = "f64" }):requires_grad_()
+end
+
+local function gradient(p, step)
+  local list, grads = {}, luda.autograd.Gradients()
+  for i = 0, ELEMENTS - 1 do
+    list[i + 1] = ((7 * step * step + 5 * i * step + 3 * i) % 23 - 11) / 8
+  end
+  grads:register(p, luda.tensor(list, { dtype = "f64" }))
+  return grads
+end
+
+describe("as in PyTorch", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  for number, case in ipairs(golden.cases) do
+    it(("%d: %s"):format(number, case.name), function()
+      local p = start()
+      local opt = optim[case.name]({ p }, case.options)
+      for step = 1, 50 do
+        opt:step(0.05, gradient(p, step))
+        local want = case.after[tostring(step)]
+        if want then
+          assert.tensor_near(want, p, 1e-11, 1e-12)
+        end
+      end
+    end)
+  end
+
+  for number, case in ipairs(golden.closures) do
+    it(("L-BFGS %d"):format(number), function()
+      local w, z = luda.tensor({ -1.2, 1 }, { dtype = "f64" }):requires_grad_(), luda.tensor(0.5, { dtype = "f64" }):requires_grad_()
+      local opt = optim.LBFGS({ w, z }, case.options)
+      local iterations, evaluations = 0, 0
+      for _, want in ipairs(case.after) do
+        local report = opt:step(case.lr, function()
+          local x, y = w[1], w[2]
+          local loss = (y - x * x) ^ 2 * 100 + (1 - x) ^ 2 + (z - x * y) ^ 2
+          return loss, loss:backward()
+        end)
+        iterations, evaluations = iterations + report.iterations, evaluations + report.evaluations
+        assert.near(want.loss, report.loss, 1e-7 * math.abs(want.loss) + 1e-12)
+        assert.tensor_near(want.values, { w[1]:item(), w[2]:item(), z:item() }, 1e-6, 1e-8)
+        assert.same({ want.iterations, want.evaluations }, { iterations, evaluations })
+      end
+    end)
+  end
+end)
