@@ -483,6 +483,8 @@ LUDA_API luda_status luda_optim_new(int kind, luda_tensor *const *parameters, in
 LUDA_API void luda_optim_retain(luda_optim *optim);
 LUDA_API void luda_optim_release(luda_optim *optim); /* NULL is fine */
 LUDA_API luda_status luda_optim_set_settings(luda_optim *optim, const luda_optim_settings *settings);
+/* From the next step on; index as in luda_optim_option. */
+LUDA_API luda_status luda_optim_set_option(luda_optim *optim, int group, int index, double value);
 /*
  * Updates in place every parameter that has a gradient; the others, their states and their step counts stay as they
  * are. A half parameter's gradient may be float32. A gradient that is not finite skips the whole step. report may be NULL.

@@ -46,7 +46,8 @@ describe("as in PyTorch", function()
 
   for number, case in ipairs(golden.closures) do
     it(("L-BFGS %d"):format(number), function()
-      local w, z = luda.tensor({ -1.2, 1 }, { dtype = "f64" }):requires_grad_(), luda.tensor(0.5, { dtype = "f64" }):requires_grad_()
+      local w = luda.tensor({ -1.2, 1 }, { dtype = "f64" }):requires_grad_()
+      local z = luda.tensor(0.5, { dtype = "f64" }):requires_grad_()
       local opt = optim.LBFGS({ w, z }, case.options)
       local iterations, evaluations = 0, 0
       for _, want in ipairs(case.after) do

@@ -96,6 +96,7 @@ luda_status luda_optim_new(int kind, luda_tensor *const *parameters, int count, 
     optim->kind = kind;
     optim->row = row;
     optim->count = count;
+    optim->ngroups = ngroups;
     if (settings)
         optim->settings = *settings;
     status = fill(optim, parameters, group, options, ngroups);

@@ -13,6 +13,8 @@
 typedef struct luda__optim_state { const char *name; size_t offset; } luda__optim_state;
 typedef struct luda__optim_option { luda_optim_option_info info; size_t offset; } luda__optim_option;
 
+enum { OPTIONS_MAX = 20 };
+
 typedef struct luda__optim_row {
     const char *name;
     luda__optim_state states[LUDA_OPTIM_STATES]; /* the last ones may have no name */
@@ -66,7 +68,7 @@ typedef struct luda__optim_slot {
 
 struct luda_optim {
     luda_object base;
-    int kind, count;
+    int kind, count, ngroups;
     const luda__optim_row *row;
     luda__optim_slot *slots;
     luda_optim_hyper *groups;

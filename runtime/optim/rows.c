@@ -6,7 +6,8 @@
 
 #define LUDA_OPTION(field, default_value) { { #field, default_value }, offsetof(luda_optim_hyper, field) },
 #define LUDA_OPTIM(name, loop, states, options)                                                                        \
-    static const luda__optim_option name##_options[] = { options{ { NULL, 0 }, 0 } };
+    static const luda__optim_option name##_options[] = { options{ { NULL, 0 }, 0 } };                                  \
+    _Static_assert(sizeof name##_options / sizeof *name##_options <= OPTIONS_MAX + 1, "more options than are expected");
 #include "../../kernels/optim.def"
 
 static const luda__optim_row rows[LUDA_OPTIM_COUNT] = {
@@ -82,6 +83,21 @@ luda_status luda__optim_hyper(const luda__optim_row *row, const double *values, 
     if (hyper.use_muon != 0 && hyper.eps == 0)
         return luda__fail(LUDA_EINVAL, "%s: eps is 0, it must be positive", row->name);
     *out = hyper;
+    return LUDA_OK;
+}
+
+luda_status luda_optim_set_option(luda_optim *optim, int group, int index, double value)
+{
+    luda_optim_hyper changed;
+    double values[OPTIONS_MAX];
+    const luda__optim_option *options = optim->row->options;
+
+    if (group < 0 || group >= optim->ngroups || !luda_optim_option(optim->kind, index))
+        return luda__fail(LUDA_EINDEX, "%s: there is no group %d with an option %d", optim->row->name, group, index);
+    for (int i = 0; options[i].info.name; i++)
+        values[i] = i == index ? value : luda__optim_field(&optim->groups[group], options[i].offset);
+    LUDA_TRY(luda__optim_hyper(optim->row, values, &changed));
+    optim->groups[group] = changed;
     return LUDA_OK;
 }
 

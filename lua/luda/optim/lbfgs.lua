@@ -26,7 +26,7 @@ function LBFGS:init(source, given)
   local op = "optim.LBFGS"
   self.list, self.from_model = manifest.parameters(op, source)
   local o = args.options(op, given, DEFAULTS)
-  o.max_eval = o.max_eval or math.floor(args.number(op, "max_iter", o.max_iter) * 5 / 4)
+  o.max_eval = o.max_eval or math.max(math.floor(args.number(op, "max_iter", o.max_iter) * 5 / 4), 2)
   for name, low in pairs { max_iter = 0, max_eval = 1, history_size = 1, tolerance_grad = 0, tolerance_change = 0 } do
     local value, whole = args.number(op, name, o[name]), not name:match("^tol")
     if not (value >= low and value < math.huge) or (whole and value ~= math.floor(value)) then

@@ -1,6 +1,7 @@
 --- Muon, which updates whole matrices, and MuonAdamW, which leaves the other parameters to AdamW. Both are the rule `muon`: a
 -- group with use_muon = false is AdamW.
 
+local lib = require "luda.ffi"
 local args = require "luda.args"
 local class = require "luda.class"
 local errors = require "luda.error"
@@ -70,6 +71,10 @@ end
 function M.finish(Muon)
   Muon.check_parameters = check_parameters
   local MuonAdamW = class("MuonAdamW", Muon)
+  local place_of_scale
+  for i, name in ipairs(Muon.row.options) do
+    place_of_scale = name == "lr_scale" and i - 1 or place_of_scale
+  end
   MuonAdamW.__tostring = Muon.__tostring
 
   --- An optimizer of a module's parameters: of matrices by Muon, of all others by AdamW at `lr_ratio` times the rate.
@@ -97,6 +102,28 @@ function M.finish(Muon)
       all.groups = { adamw, unpack(all.groups or {}) }
     end
     Muon.init(self, source, all)
+    self.scale = #rest > 0 and given.lr_ratio or nil
+  end
+
+  --- As Optimizer.step; AdamW's rate is lr_ratio times lr, or adamw_lr.
+  ---@param lr number
+  ---@param grads luda.Gradients
+  ---@param options_of_step? {only: string?, adamw_lr: number?}
+  ---@return luda.OptimizerReport
+  function MuonAdamW:step(lr, grads, options_of_step)
+    local given = args.options("step", options_of_step, { only = args.absent, adamw_lr = args.absent })
+    local scale = self.given.groups[1] and self.given.groups[1].options.lr_scale
+    if given.adamw_lr then
+      if not (args.number("step", "the rate", lr) > 0) then
+        errors.raise("invalid", "step: with adamw_lr the rate must be positive, it is %g", lr)
+      end
+      scale = args.number("step", "adamw_lr", given.adamw_lr) / lr
+    end
+    if self.scale and scale ~= self.scale then
+      lib.check(lib.C.luda_optim_set_option(self.pointer, 1, place_of_scale, scale))
+      self.scale = scale
+    end
+    return Muon.step(self, lr, grads, { only = given.only })
   end
 
   return MuonAdamW
