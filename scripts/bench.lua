@@ -18,7 +18,7 @@ local SECTIONS = {
   "limits", "start", "dispatch", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose", "random",
   "backward", "matmul", "attention", "conv", "optimizer", "training",
 }
-local FILES = { "machine", "dispatch", "arrays", "products", "training" }
+local FILES = { "machine", "dispatch", "arrays", "products", "optimizers", "training" }
 
 local function take_sections(list)
   local chosen, first = {}, 1

@@ -26,6 +26,23 @@ local function gradient(p, step)
   return grads
 end
 
+describe("a linear layer", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("takes the step that is derived by hand", function()
+    -- weights and biases of 0 for a target of (2, -3) at x = 1: loss (4 + 9) / 2, gradient (-2, 3)
+    local layer = luda.nn.Linear(1, 2)
+    layer.weight:detach():zero_()
+    layer.bias:detach():zero_()
+    local loss = luda.nn.mse_loss(layer(luda.ones(1, 1)), luda.tensor { { 2, -3 } })
+    assert.equal(6.5, loss:item())
+    optim.SGD(layer):step(0.1, loss:backward())
+    assert.tensor_near({ { 0.2, -0.3 } }, layer.weight, 1e-6, 0)
+    assert.tensor_near({ 0.2, -0.3 }, layer.bias, 1e-6, 0)
+  end)
+end)
+
 describe("as in PyTorch", function()
   before_each(helper.before)
   after_each(helper.after)

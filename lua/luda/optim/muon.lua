@@ -114,7 +114,7 @@ function M.finish(Muon)
     local given = args.options("step", options_of_step, { only = args.absent, adamw_lr = args.absent })
     local scale = self.given.groups[1] and self.given.groups[1].options.lr_scale
     if given.adamw_lr then
-      if not (args.number("step", "the rate", lr) > 0) then
+      if args.number("step", "the rate", lr) <= 0 then
         errors.raise("invalid", "step: with adamw_lr the rate must be positive, it is %g", lr)
       end
       scale = args.number("step", "adamw_lr", given.adamw_lr) / lr
