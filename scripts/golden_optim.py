@@ -2,8 +2,8 @@
 
 The gradient of step t (from 1) at element i (from 0) is ((7 t t + 5 i t + 3 i) mod 23 - 11) / 8, the parameter begins with
 ((3 i + 1) mod 5 - 2) / 2; values after steps 1, 10 and 50 are kept. NAdam is left out: this version multiplies a momentum
-twice. L-BFGS minimizes Rosenbrock's function of (x, y) plus (z - x y)^2, where z is another tensor. PyTorch's line search may
-go beyond max_eval, so none of these cases reaches it in one.
+twice. L-BFGS minimizes Rosenbrock's function of (x, y) plus (z - x y)^2, where z is another tensor, and sums of roots that are nearly
+kinks. PyTorch's line search may go beyond max_eval, so none of these cases reaches it in one.
 """
 
 import json
@@ -34,6 +34,7 @@ CLOSURES = [
     dict(lr=1, options=dict(line_search_fn="strong_wolfe", history_size=2, max_iter=7, max_eval=100), steps=5),
     dict(lr=0.1, options=dict(), steps=3),
     dict(lr=0.5, options=dict(history_size=3, max_iter=5, max_eval=4), steps=6),
+    dict(lr=5, options=dict(line_search_fn="strong_wolfe", max_iter=3, max_eval=100), steps=3, function="kinks"),
 ]
 
 
@@ -53,15 +54,22 @@ def run(name, theirs, options):
     return dict(name=name, options=options, after=after)
 
 
-def minimize(lr, options, steps):
+def rosenbrock(x, y, z):
+    return 100 * (y - x * x) ** 2 + (1 - x) ** 2 + (z - x * y) ** 2
+
+
+def kinks(x, y, z):
+    return (1e-4 + x * x).sqrt() + 10 * (1e-3 + (y - 1.5) ** 2).sqrt() + (z - x) ** 2
+
+
+def minimize(lr, options, steps, function="rosenbrock"):
     w = torch.tensor([-1.2, 1.0], dtype=torch.float64, requires_grad=True)
     z = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([w, z], lr=lr, **options)
 
     def closure():
         optimizer.zero_grad()
-        x, y = w
-        loss = 100 * (y - x * x) ** 2 + (1 - x) ** 2 + (z - x * y) ** 2
+        loss = globals()[function](*w, z)
         loss.backward()
         return loss
 
@@ -70,7 +78,7 @@ def minimize(lr, options, steps):
         loss = float(optimizer.step(closure))
         state = optimizer.state[w]
         after.append(dict(loss=loss, values=w.tolist() + [float(z)], iterations=state["n_iter"], evaluations=state["func_evals"]))
-    return dict(lr=lr, options=options, after=after)
+    return dict(lr=lr, options=options, function=function, after=after)
 
 
 golden = {

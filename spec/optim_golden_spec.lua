@@ -26,6 +26,15 @@ local function gradient(p, step)
   return grads
 end
 
+local losses = {
+  rosenbrock = function(x, y, z)
+    return (y - x * x) ^ 2 * 100 + (1 - x) ^ 2 + (z - x * y) ^ 2
+  end,
+  kinks = function(x, y, z)
+    return (x * x + 1e-4):sqrt() + ((y - 1.5) ^ 2 + 1e-3):sqrt() * 10 + (z - x) ^ 2
+  end,
+}
+
 describe("a linear layer", function()
   before_each(helper.before)
   after_each(helper.after)
@@ -69,8 +78,7 @@ describe("as in PyTorch", function()
       local iterations, evaluations = 0, 0
       for _, want in ipairs(case.after) do
         local report = opt:step(case.lr, function()
-          local x, y = w[1], w[2]
-          local loss = (y - x * x) ^ 2 * 100 + (1 - x) ^ 2 + (z - x * y) ^ 2
+          local loss = losses[case["function"]](w[1], w[2], z)
           return loss, loss:backward()
         end)
         iterations, evaluations = iterations + report.iterations, evaluations + report.evaluations

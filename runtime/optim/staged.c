@@ -269,6 +269,29 @@ static luda_status stage_adafactor(luda__optim_pass *s, int k)
     return status;
 }
 
+/* --- Lists of sums --- */
+
+/* Sums and the tensors that say where each runs. */
+typedef struct sums {
+    luda_optim_sum *items;
+    luda_tensor **tensors;
+    int count;
+} sums;
+
+static luda_optim_sum *append(sums *list, luda_tensor *target, luda_tensor *source, double alpha, double beta)
+{
+    list->tensors[list->count] = target;
+    list->items[list->count] = luda__optim_sum_item(target, source, alpha, beta);
+    return &list->items[list->count++];
+}
+
+static luda_status run_sums(sums *list)
+{
+    int count = list->count;
+    list->count = 0;
+    return luda__optim_sum(list->items, list->tensors, count);
+}
+
 /* --- LAMB --- */
 
 /* Adam's loop makes the directions out of nothing: 0 updated at the rate -1. */
@@ -291,16 +314,21 @@ static luda_status lamb_directions(luda_optim *optim, luda__optim_pass *s)
 }
 
 /* Each parameter moves by the rate times its own size: the trust ratio, 1 where one of the norms is 0. */
-static luda_status lamb_rate(luda__optim_pass *s, int k)
+static luda_status lamb_rates(luda__optim_pass *s, sums *list)
 {
-    const luda_optim_update *u = &s->updates[k];
-    luda_tensor *value = value_of(s, k);
-    double size, length;
-    if (u->hyper->weight_decay != 0)
-        LUDA_TRY(add(s->directions[k], value, u->hyper->weight_decay, 1));
-    LUDA_TRY(norm(value, &size));
-    LUDA_TRY(norm(s->directions[k], &length));
-    s->rates[k] = u->lr * (size > 0 && length > 0 ? size / length : 1);
+    double all;
+    for (int k = 0; k < s->staged; k++)
+        if (s->updates[k].hyper->weight_decay != 0)
+            append(list, s->directions[k], value_of(s, k), s->updates[k].hyper->weight_decay, 1);
+    LUDA_TRY(run_sums(list));
+    for (int k = 0; k < s->staged; k++)
+        list->tensors[k] = value_of(s, k);
+    LUDA_TRY(luda__optim_norms(list->tensors, s->staged, s->norms, &all));
+    LUDA_TRY(luda__optim_norms(s->directions, s->staged, s->rates, &all));
+    for (int k = 0; k < s->staged; k++) {
+        bool none = !(s->norms[k] > 0) || !(s->rates[k] > 0);
+        s->rates[k] = s->updates[k].lr * (none ? 1 : s->norms[k] / s->rates[k]);
+    }
     return LUDA_OK;
 }
 
@@ -320,20 +348,6 @@ luda_status luda__optim_stage(luda_optim *optim, luda__optim_pass *s)
             LUDA_TRY(luda__zeros(luda__optim_compute(p), p->storage->device, p->ndim, p->shape, &s->directions[k]));
     }
     return LUDA_OK;
-}
-
-/* A list of sums and the tensors that say where each runs. */
-typedef struct sums {
-    luda_optim_sum *items;
-    luda_tensor **tensors;
-    int count;
-} sums;
-
-static luda_optim_sum *append(sums *list, luda_tensor *target, luda_tensor *source, double alpha, double beta)
-{
-    list->tensors[list->count] = target;
-    list->items[list->count] = luda__optim_sum_item(target, source, alpha, beta);
-    return &list->items[list->count++];
 }
 
 static void append_states(const luda_optim *optim, luda__optim_pass *s, int k, sums *list)
@@ -362,20 +376,19 @@ static void append_image(luda__optim_pass *s, int k, sums *list)
 static luda_status land_all(luda_optim *optim, luda__optim_pass *s, sums *list)
 {
     bool lamb = optim->kind == LUDA_OPTIM_lamb;
-    if (lamb)
+    if (lamb) {
         LUDA_TRY(lamb_directions(optim, s));
+        LUDA_TRY(lamb_rates(s, list));
+    }
     for (int k = 0; k < s->staged; k++) {
         const luda_optim_update *u = &s->updates[k];
-        if (lamb)
-            LUDA_TRY(lamb_rate(s, k));
         append_states(optim, s, k, list);
         append(list, value_of(s, k), s->directions[k], -s->rates[k], lamb ? 1 : 1 - u->lr * u->hyper->weight_decay);
     }
-    LUDA_TRY(luda__optim_sum(list->items, list->tensors, list->count));
-    list->count = 0;
+    LUDA_TRY(run_sums(list));
     for (int k = 0; k < s->staged; k++)
         append_image(s, k, list);
-    return luda__optim_sum(list->items, list->tensors, list->count);
+    return run_sums(list);
 }
 
 luda_status luda__optim_land(luda_optim *optim, luda__optim_pass *s)
