@@ -85,7 +85,7 @@ static void details_of_formulas(void)
     const double half = 0.5, tiny = 1e-6, zero = 0, ones[3] = { 1, 1, 1 }, falling[3] = { 1, 0.1, 0.1 };
     luda_tensor *p = vector(LUDA_F64, 1, &half);
     luda_optim *optim = NULL;
-    double values[16];
+    double values[32];
 
     /* decay before the update, epsilon after the bias correction, maximum before it */
     expect_path(LUDA_OPTIM_adamw, (choice[]){ { "weight_decay", 0.1 }, { 0 } }, 1, 0.1, 1, &half,
