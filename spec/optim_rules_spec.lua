@@ -28,7 +28,7 @@ local rules = {
   { "LAMB", { beta1 = 0.9, beta2 = 0.95, eps = 1e-6, weight_decay = 0.05 } },
   { "LAMB", { beta1 = 0.9, beta2 = 0.95, eps = 1e-6, weight_decay = 0 } },
   { "Adafactor", { beta2_decay = -0.8, eps1 = 1e-6, eps2 = 1e-3, d = 1, weight_decay = 0.1 } },
-  { "Adafactor", { beta2_decay = -0.5, eps1 = 1e-3, eps2 = 0.5, d = 1.5 } },
+  { "Adafactor", { beta2_decay = -0.5, eps1 = 1e-3, eps2 = 0.5, d = 1.5 }, 0.3 }, -- above 1 over the root of the last steps
   { "Muon", { momentum = 0.95, dampening = 0, nesterov = true, weight_decay = 0, eps = 1e-7, ns_steps = 5 } },
   { "Muon", { momentum = 0.8, dampening = 0.3, nesterov = false, weight_decay = 0.1, eps = 1e-3, ns_steps = 3,
     layout = "input_output" } },
