@@ -199,3 +199,49 @@ for name, options in pairs(every) do
     end)
   end)
 end
+
+describe("defaults", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
+  it("are PyTorch's, or the papers' where PyTorch has no such rule", function()
+    local function options(name)
+      return optim[name]({ leaf() }):configuration().options
+    end
+    for name, want in pairs {
+      Adamax = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0 },
+      NAdam = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3 },
+      RAdam = { beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0 },
+      AdaDelta = { rho = 0.9, eps = 1e-6, weight_decay = 0 },
+      Adafactor = { beta2_decay = -0.8, eps1 = 0, eps2 = 1e-3, d = 1, weight_decay = 0 },
+      Lion = { beta1 = 0.9, beta2 = 0.99, weight_decay = 0 },
+      LAMB = { beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0.01 },
+    } do
+      want.lr_scale = 1
+      assert.same(want, options(name))
+    end
+    local muon = options "Muon"
+    assert.same({ 0.95, 0, 1, 0, 1e-7, 5, 3.4445, -4.775, 2.0315, 0, 0, 0 }, {
+      muon.momentum, muon.dampening, muon.nesterov, muon.weight_decay, muon.eps, muon.ns_steps, muon.ns_coefficient1,
+      muon.ns_coefficient2, muon.ns_coefficient3, muon.adjust_lr_fn, muon.momentum_mode, muon.layout,
+    })
+    local factor = optim.Adafactor({ leaf() }, { eps = { nil, 0.5 } }):configuration().options
+    assert.same({ 0, 0.5 }, { factor.eps1, factor.eps2 })
+    assert.raises("invalid", "beta2_decay is 0.5, it must be at most 0", optim.Adafactor, { leaf() }, { beta2_decay = 0.5 })
+    assert.raises("invalid", "d is 0.5, it must be at least 1", optim.Adafactor, { leaf() }, { d = 0.5 })
+    assert.raises("invalid", "rho is 2, it must be in", optim.AdaDelta, { leaf() }, { rho = 2 })
+  end)
+
+  it("of the described system make an optimizer of every class that has them", function()
+    local count = 0
+    for name, options in pairs(optim.ruda_defaults()) do
+      local p = leaf()
+      local opt = optim[name]({ p }, options)
+      if name ~= "LBFGS" then
+        assert.equal(1, opt:step(0.1, gradients { p, noise(1) }).updated)
+      end
+      count = count + 1
+    end
+    assert.equal(9, count)
+  end)
+end)
