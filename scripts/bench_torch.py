@@ -70,15 +70,34 @@ def backward(case, n):
     return "torch.autograd.grad(out, inputs, g, retain_graph=True)", names
 
 
-def chain(n, backward):
-    x, w, g = torch.randn(n, requires_grad=True), torch.randn(n), torch.ones(n)
+def multiply(y, w, b):
+    for _ in range(10):
+        y = y * w
+    return y
 
-    def forward():
-        y = x
-        for _ in range(10):
-            y = y * w
-        return y
-    return ("torch.autograd.grad(f(), x, g)" if backward else "f()"), dict(f=forward, x=x, g=g)
+
+def mix(y, w, b):
+    for _ in range(3):
+        y = torch.tanh(y * w + b)
+    return y * w
+
+
+def numbers(y, w, b):
+    for _ in range(5):
+        y = y * 0.5 + 0.25
+    return y
+
+
+# Ten operators each.
+CHAINS = {"mul": multiply, "mul, add, tanh": mix, "numbers": numbers}
+
+
+def chain(n, kind, backward=False, loss=False):
+    f = CHAINS[kind]
+    names = dict(f=f, x=torch.randn(n, requires_grad=True), w=torch.randn(n), b=torch.randn(n), g=torch.ones(n))
+    if loss:
+        return "torch.autograd.grad(f(x, w, b).sum(), x)[0]", names
+    return ("torch.autograd.grad(f(x, w, b), x, g)" if backward else "f(x, w, b)"), names
 
 
 def gather(rows, width, count):

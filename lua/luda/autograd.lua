@@ -8,10 +8,14 @@ local scope = require "luda.scope"
 local tensors = require "luda.tensor"
 local Gradients = require "luda.autograd.gradients"
 local custom = require "luda.autograd.custom"
+local hooks = require "luda.autograd.hooks"
 local walks = require "luda.autograd.walk"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
 local methods, is_tensor = tensors.methods, tensors.is_tensor
+
+local NO_OPTIONS = {}
+local BACKWARD = { gradient = true, retain = true, create_graph = true, on_leaf = true }
 
 local M = {
   Gradients = Gradients,
@@ -28,21 +32,25 @@ function methods.requires_grad_(t, required)
   return t
 end
 
-methods.register_hook = custom.register_hook
+methods.register_hook = hooks.register_hook
 
 --- The gradients of everything that a tensor was computed from.
 ---@param loss luda.Tensor
 ---@param given? {gradient: luda.Tensor?, retain: boolean?, create_graph: boolean?, on_leaf: function?}
 ---@return luda.Gradients
 function methods.backward(loss, given)
-  local absent = args.absent
-  local options = args.options("backward", given, {
-    gradient = absent, retain = false, create_graph = false, on_leaf = absent,
-  })
-  if options.gradient ~= nil and not is_tensor(options.gradient) then
-    errors.raise("invalid", "backward: gradient must be a tensor, not %s", args.describe(options.gradient))
+  if given == nil then
+    return walks.backward(loss, false, NO_OPTIONS)
   end
-  return walks.run({ loss }, { options.gradient or false }, options)
+  args.check_options("backward", given, BACKWARD)
+  local gradient = given.gradient
+  if gradient ~= nil and not is_tensor(gradient) then
+    errors.raise("invalid", "backward: gradient must be a tensor, not %s", args.describe(gradient))
+  end
+  if given.on_leaf then
+    return walks.run({ loss }, { gradient or false }, given)
+  end
+  return walks.backward(loss, gradient or false, given)
 end
 
 local function as_list(value)
@@ -116,6 +124,11 @@ for _, name in ipairs { "vjp", "jvp", "jacobian", "hvp", "hessian" } do
   M[name] = function(...)
     return require("luda.autograd.functional")[name](...)
   end
+end
+
+--- native(fn, options): an operator in C from a library of the user's own, see luda.autograd.native.
+function M.native(fn, given)
+  return require("luda.autograd.native").native(fn, given)
 end
 
 --- checkpoint(fn, …): see luda.autograd.checkpoint.

@@ -50,7 +50,7 @@ static void free_node(luda_node *node)
         luda__dead_tag(node->context, node->hooks[i].tag);
     free(node->hooks);
     free(node->lua_name);
-    free(node);
+    luda__object_free(node, node->bytes);
 }
 
 static void node_destroy(void *object)
@@ -80,11 +80,13 @@ luda_status luda__node_make(luda_tensor *const *in, int nin, int nout, bool keep
         dims += in[i] ? in[i]->ndim : 0;
     size_t outputs = keep_outputs ? (size_t)nout * sizeof(luda_kept) : 0;
     size_t inputs = (size_t)nin * sizeof(luda_node_input), attributes = attrs ? sizeof *attrs : 0;
-    luda_node *node = malloc(sizeof *node + inputs + outputs + attributes + (size_t)dims * sizeof(int64_t));
+    size_t bytes = sizeof(luda_node) + inputs + outputs + attributes + (size_t)dims * sizeof(int64_t);
+    luda_node *node = luda__object_new(bytes);
     if (!node)
         return luda__fail(LUDA_ENOMEM, "graph: no memory for a node");
     memset(node, 0, sizeof *node + inputs + outputs);
     luda__object_init(node, &luda__node_class);
+    node->bytes = bytes;
     node->op = -1;
     node->nin = nin;
     node->nout = nout;
@@ -194,12 +196,19 @@ const char *luda_grad_op(const luda_tensor *tensor)
 
 /* --- Custom nodes --- */
 
-static bool wanted(luda_tensor *const *inputs, int ninputs)
+static bool is_differentiable(const luda_tensor *tensor)
 {
-    bool tracked = false;
+    return tensor && luda__class_of((luda_dtype)tensor->dtype) == LUDA__FLOAT;
+}
+
+static bool wanted(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs)
+{
+    bool tracked = false, differentiable = false;
     for (int i = 0; i < ninputs; i++)
         tracked |= luda__tracked(inputs[i]);
-    return tracked && luda_grad_enabled();
+    for (int o = 0; o < noutputs; o++)
+        differentiable |= is_differentiable(outputs[o]);
+    return tracked && differentiable && luda_grad_enabled();
 }
 
 static luda_status custom(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs, luda_node **out)
@@ -209,7 +218,7 @@ static luda_status custom(luda_tensor *const *inputs, int ninputs, luda_tensor *
         LUDA_TRY(luda__fresh_enough(inputs[i], "a custom node"));
     LUDA_TRY(luda__node_make(inputs, ninputs, noutputs, false, NULL, &node));
     for (int o = 0; o < noutputs; o++)
-        if (outputs[o] && luda__class_of((luda_dtype)outputs[o]->dtype) == LUDA__FLOAT)
+        if (is_differentiable(outputs[o]))
             luda__node_bind(node, outputs[o], o);
     *out = node;
     return LUDA_OK;
@@ -218,14 +227,17 @@ static luda_status custom(luda_tensor *const *inputs, int ninputs, luda_tensor *
 luda_status luda_node_new(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                           const luda_node_class *node_class, void *state, luda_node **out)
 {
-    luda_node *node;
-    if (!wanted(inputs, ninputs)) {
+    luda_node *node = NULL;
+    luda_status status = LUDA_OK;
+    if (wanted(inputs, ninputs, outputs, noutputs))
+        status = custom(inputs, ninputs, outputs, noutputs, &node);
+    if (!node) {
         if (node_class->release && state)
             node_class->release(state);
-        *out = NULL;
-        return LUDA_OK;
+        if (status == LUDA_OK)
+            *out = NULL;
+        return status;
     }
-    LUDA_TRY(custom(inputs, ninputs, outputs, noutputs, &node));
     node->class = node_class;
     node->state = state;
     *out = node;
@@ -237,7 +249,7 @@ luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tens
                               const char *name, int64_t tag, luda_node **out)
 {
     luda_node *node;
-    if (!wanted(inputs, ninputs)) {
+    if (!wanted(inputs, ninputs, outputs, noutputs)) {
         *out = NULL;
         return LUDA_OK;
     }
@@ -258,6 +270,8 @@ luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tens
 
 luda_status luda_node_keep(luda_node *node, luda_tensor *tensor)
 {
+    if (!node)
+        return LUDA_OK;
     luda_kept *extra = realloc(node->extra, (size_t)(node->nextra + 1) * sizeof *extra);
     luda_tensor *kept = NULL;
     if (!extra)

@@ -34,7 +34,7 @@ struct luda_node {
     luda_context *context; /* a tombstone at worst */
     int32_t op;            /* of the table, or -1 */
     int32_t nin, nout;
-    bool consumed;
+    bool consumed, function; /* function: of luda_function_record */
     uint64_t leaf; /* id of the leaf it stands for; 0 for others */
     /* custom nodes */
     const luda_node_class *class;
@@ -50,6 +50,7 @@ struct luda_node {
     luda_kept *out; /* kept outputs, or NULL where none is kept */
     luda_attrs *attrs;
     luda_node *next_dead; /* work list */
+    size_t bytes;         /* of this block */
 };
 
 extern const luda_class luda__node_class;

@@ -3,7 +3,6 @@
 local class = require "luda.class"
 local options = require "luda.optim.options"
 local Optimizer = require "luda.optim.optimizer"
-local accumulator = require "luda.optim.accumulator"
 local muon = require "luda.optim.muon"
 
 -- How the rules are spelled that are not simply capitalised.
@@ -15,8 +14,9 @@ local spelled = {
 ---@class luda.optim
 local M = {
   lr = require "luda.optim.lr",
-  Accumulator = accumulator.Accumulator,
-  EMA = accumulator.EMA,
+  Accumulator = require "luda.optim.accumulator",
+  EMA = require "luda.optim.ema",
+  GradScaler = require "luda.optim.scaler",
   LBFGS = require "luda.optim.lbfgs",
 }
 

@@ -26,10 +26,7 @@ local function step_row(bench, name, bf16)
 end
 
 local function memory_row(bench, name)
-  local pipe = assert(io.popen(("'%s' '%smemory.lua' '%s' %d"):format(arg[-1], bench.folder, name, bench.options.threads)))
-  local text = pipe:read("*a")
-  pipe:close()
-  local own = require("luda.json").decode(text)
+  local own = bench:apart(name, bench.options.threads)
   local other = bench.peer and bench.peer:apart(("--memory '%s'"):format(name))
   local row = {
     section = "training", case = name .. ", peak memory", dtype = "f32", threads = bench.options.threads, unit = "MB",
