@@ -224,6 +224,11 @@ describe("MuonAdamW", function()
       assert.is_true(p:equal(before[name]))
     end
     assert.same(state.steps, opt:state().steps)
+    assert.equal(1, opt:gradient_scale())
+    opt:set_gradient_scale(16)
+    grads = grads_of(net, 2)
+    assert.near(grads:norm() / 16, opt:step(0.1, grads, { adamw_lr = 0.01 }).grad_norm, 1e-5)
+    assert.equal(16, opt:gradient_scale())
   end)
 
   it("takes the matrices that are named, and refuses what it cannot do", function()

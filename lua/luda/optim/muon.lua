@@ -102,7 +102,7 @@ function M.finish(Muon)
       all.groups = { adamw, unpack(all.groups or {}) }
     end
     Muon.init(self, source, all)
-    self.scale = #rest > 0 and given.lr_ratio or nil
+    self.adamw_scale = #rest > 0 and given.lr_ratio or nil
   end
 
   --- As Optimizer.step; AdamW's rate is lr_ratio times lr, or adamw_lr.
@@ -119,9 +119,9 @@ function M.finish(Muon)
       end
       scale = args.number("step", "adamw_lr", given.adamw_lr) / lr
     end
-    if self.scale and scale ~= self.scale then
+    if self.adamw_scale and scale ~= self.adamw_scale then
       lib.check(lib.C.luda_optim_set_option(self.pointer, 1, place_of_scale, scale))
-      self.scale = scale
+      self.adamw_scale = scale
     end
     return Muon.step(self, lr, grads, { only = given.only })
   end
