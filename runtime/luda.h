@@ -532,6 +532,8 @@ LUDA_API luda_status luda_optim_new(int kind, luda_tensor *const *parameters, in
 LUDA_API void luda_optim_retain(luda_optim *optim);
 LUDA_API void luda_optim_release(luda_optim *optim); /* NULL is fine */
 LUDA_API luda_status luda_optim_set_settings(luda_optim *optim, const luda_optim_settings *settings);
+/* From the next step on; index as in luda_optim_option. */
+LUDA_API luda_status luda_optim_set_option(luda_optim *optim, int group, int index, double value);
 /*
  * Updates in place every parameter that has a gradient; the others, their states and their step counts stay as they
  * are. A half parameter's gradient may be float32. A gradient that is not finite skips the whole step. report may be NULL.
@@ -544,6 +546,8 @@ LUDA_API int luda_optim_parameter_count(const luda_optim *optim);
 LUDA_API luda_tensor *luda_optim_parameter(const luda_optim *optim, int parameter); /* lent */
 LUDA_API const char *luda_optim_state_name(const luda_optim *optim, int parameter, int state);
 LUDA_API int luda_optim_state_dtype(const luda_optim *optim, int parameter, int state);
+/* Its number of dimensions, as the parameter's, and their sizes. -1: not used. */
+LUDA_API int luda_optim_state_shape(const luda_optim *optim, int parameter, int state, int64_t *shape);
 /* Lent; NULL before the first update. */
 LUDA_API luda_tensor *luda_optim_state(const luda_optim *optim, int parameter, int state);
 /* LUDA_EMISMATCH where the tensor does not fit; set_state copies it. */

@@ -19,7 +19,7 @@ local SECTIONS = {
   "limits", "start", "dispatch", "autograd", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose",
   "random", "backward", "matmul", "attention", "conv", "optimizer", "training", "footprint", "data",
 }
-local FILES = { "machine", "dispatch", "autograd", "arrays", "products", "training", "footprint", "data" }
+local FILES = { "machine", "dispatch", "autograd", "arrays", "products", "optimizers", "training", "footprint", "data" }
 
 local function take_sections(list)
   local chosen, first = {}, 1

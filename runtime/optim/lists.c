@@ -211,7 +211,7 @@ luda_status luda__optim_sum(luda_optim_sum *sums, luda_tensor *const *tensors, i
 static luda_status update_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index,
                                void *argument, void *stream, char *message)
 {
-    return kernels->step[*(const int *)argument](items, count, stream, message);
+    return kernels->step(*(const int *)argument, items, count, stream, message);
 }
 
 luda_status luda__optim_update(int kind, luda_optim_update *updates, luda_tensor *const *tensors, int count)

@@ -1,39 +1,10 @@
---- Updating parameters, and whole training steps.
+--- Whole training steps.
 
 local luda = require "luda"
-local create = require "create"
 local limits = require "limits"
 local models = require "models"
 
 local M = {}
-
--- AdamW over many parameters in few or many tensors.
-
-local function parameters(total, tensors)
-  local list, grads = {}, luda.autograd.Gradients()
-  for i = 1, tensors do
-    list[i] = create.randn(math.floor(total / tensors)):requires_grad_()
-    grads:register(list[i], create.randn(math.floor(total / tensors)) * 1e-3)
-  end
-  local optimizer = luda.optim.AdamW(list)
-  return { run = function()
-    optimizer:step(1e-4, grads)
-  end, x = list }
-end
-
-function M.optimizer(bench)
-  local total = bench.options.parameters
-  for _, tensors in ipairs { 1, 200, 2000 } do
-    bench:measure {
-      section = "optimizer", case = ("AdamW, %g M in %d tensor%s"):format(total / 1e6, tensors, tensors > 1 and "s" or ""),
-      unit = "ms", step = "run()", bounds = { limits.adamw(total, bench.options.threads) },
-      make = function()
-        return parameters(total, tensors)
-      end,
-      peer = { case = "adamw", parameters = total, tensors = tensors },
-    }
-  end
-end
 
 -- Training steps. The limit adds the products at the peak and 28 bytes a parameter at the speed of updates in place.
 
