@@ -122,3 +122,25 @@ uint32_t luda__crc32c(uint32_t crc, const void *data, size_t bytes)
     pthread_once(&once, start);
     return ~update(~crc, data, bytes);
 }
+
+/* The product of two polynomials modulo the CRC's; the highest bit is the coefficient of x^0. */
+static uint32_t multiply(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (int bit = 31; bit >= 0; bit--) {
+        product ^= a >> bit & 1 ? b : 0;
+        b = b & 1 ? b >> 1 ^ POLYNOMIAL : b >> 1;
+    }
+    return product;
+}
+
+uint32_t luda__crc32c_join(uint32_t first, uint32_t second, size_t bytes)
+{
+    uint32_t shift = 1u << 31, power = 1u << 23; /* x^0, x^8 */
+    for (; bytes > 0; bytes >>= 1) {
+        if (bytes & 1)
+            shift = multiply(shift, power);
+        power = multiply(power, power);
+    }
+    return multiply(shift, first) ^ second;
+}
