@@ -16,9 +16,9 @@ local report = require "report"
 
 local SECTIONS = {
   "limits", "start", "dispatch", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose", "random",
-  "backward", "matmul", "attention", "conv", "optimizer", "training",
+  "backward", "matmul", "attention", "conv", "optimizer", "training", "records",
 }
-local FILES = { "machine", "dispatch", "arrays", "products", "training" }
+local FILES = { "machine", "dispatch", "arrays", "products", "training", "records" }
 
 local function take_sections(list)
   local chosen, first = {}, 1

@@ -4,6 +4,8 @@
  */
 #include "file_save.h"
 
+#include "kernels/cpu/elementwise/loops.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -92,7 +94,8 @@ static void copy_slab(void *arg, int64_t slab)
 {
     const copying *job = arg;
     size_t begin = (size_t)slab * SLAB, bytes = job->bytes - begin < SLAB ? job->bytes - begin : SLAB;
-    memcpy(job->to + begin, job->from + begin, bytes);
+    luda__stream(job->to + begin, job->from + begin, bytes);
+    atomic_thread_fence(memory_order_seq_cst); /* what went around the cache is there for the thread that writes */
 }
 
 /* Elements of a device arrive when it is synchronised. */

@@ -8,6 +8,7 @@
 --   step        or one that runs in a scope of its own;
 --   outside     or one that runs in no scope
 --   interpreted the JIT is off
+--   once        a sample is one run
 --   bytes, flops   for rates
 --   operators   how many operators one run is, for rows in ns
 --   bounds      list of what limits.lua makes; `sum` adds them up instead of taking the largest
@@ -132,7 +133,7 @@ function M.collect(row, given)
   if row.interpreted then
     run = without_jit(run)
   end
-  local n = calibrate(clock, run, seconds)
+  local n = row.once and 1 or calibrate(clock, run, seconds)
   local peer = row.peer and given.peer
   for s = 1, given.samples do
     for i, bound in ipairs(row.bounds or {}) do
