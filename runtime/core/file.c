@@ -451,6 +451,8 @@ static luda_status read_elements(const luda_file *file, const stored *it, char *
 
     if (!results)
         return no_memory();
+    if (slabs > 1)
+        posix_fadvise(file->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* the system reads further ahead */
     luda__parallel(slabs, read_slab, &job);
     for (int64_t i = 0; i < slabs; i++) {
         all.crc = luda__crc32c_join(all.crc, results[i].crc, (size_t)(i < slabs - 1 ? SLAB : bytes - i * SLAB));
