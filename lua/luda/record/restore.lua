@@ -22,6 +22,31 @@ local FORMAT = 1
 ---@field checksum integer? of the whole content
 local Record = class("luda.Record")
 
+--- Raises about content that no save has written.
+local function malformed(path, what, problem)
+  errors.raise_with("corrupt", ("load: %s: %s: %s"):format(path, what, problem), { detail = { tensor = "header" } })
+end
+
+--- A table from its text in the metadata.
+local function decode(path, key, text)
+  local fine, value = pcall(json.decode, text)
+  if not fine or type(value) ~= "table" or value == json.null then
+    malformed(path, key, fine and "not a table" or value.message)
+  end
+  return value
+end
+
+--- Runs what only looks at a part of the file; where it trips over the content, that is malformed.
+local function examine(path, name, fn, ...)
+  local ok, result = pcall(fn, ...)
+  if not ok and getmetatable(result) ~= errors.Error then
+    malformed(path, "the part '" .. name .. "'", tostring(result))
+  elseif not ok then
+    error(result, 0)
+  end
+  return result
+end
+
 --- Reads and checks a whole file.
 ---@param path string
 function Record:init(path)
@@ -30,20 +55,22 @@ function Record:init(path)
     errors.raise("invalid", "load: %s is no training record; luda.load reads its tensors", path)
   end
   self.path, self.checksum = path, checksum
-  self.header = json.decode(metadata["luda.record"])
-  if self.header.format > FORMAT then
+  self.header = decode(path, "luda.record", metadata["luda.record"])
+  if type(self.header.format) ~= "number" then
+    malformed(path, "luda.record", "it has no format")
+  elseif self.header.format > FORMAT then
     errors.raise("mismatch", "load: %s has format %d, this library reads up to %d", path, self.header.format, FORMAT)
   end
-  self.tensors = scope.keep(found)
   self.stored, self.parts = {}, {}
   for key, text in pairs(metadata) do
     local name = key:match("^luda%.record%.(.+)$")
     if name then
-      self.stored[name] = json.decode(text)
+      self.stored[name] = decode(path, key, text)
       self.parts[#self.parts + 1] = name
     end
   end
   table.sort(self.parts)
+  self.tensors = scope.keep(found)
 end
 
 function Record:__tostring()
@@ -66,12 +93,16 @@ local function read_parts(given)
   return args.options("restore", given, known)
 end
 
---- What apply needs for every part that was named; sentences about what differs.
+local function copy_of(tensor)
+  return tensors.methods.clone(tensor)
+end
+
+--- What apply needs for every part that was named, and the caller's state; sentences about what differs.
 local function prepare(self, given, upgraded)
   local prepared, found = {}, {}
   local function get(name)
-    return self.tensors[name] or errors.raise_with("corrupt", ("restore: %s: tensor '%s' is missing"):format(self.path, name),
-      { detail = { tensor = name } })
+    return self.tensors[name] or errors.raise_with("corrupt",
+      ("restore: %s: tensor '%s' is missing"):format(self.path, tostring(name)), { detail = { tensor = tostring(name) } })
   end
   for _, name in ipairs(parts.names) do
     local stored = self.stored[name]
@@ -79,11 +110,16 @@ local function prepare(self, given, upgraded)
       found[#found + 1] = ("%s: the file has no such part, it has %s"):format(name,
         #self.parts > 0 and table.concat(self.parts, ", ") or "none")
     elseif given[name] and name ~= "state" then
-      prepared[name] = { parts.handlers[name].check(given[name], stored, get, found, upgraded) }
+      prepared[name] = { examine(self.path, name, parts.handlers[name].check, given[name], stored, get, found, upgraded) }
     end
   end
+  if self.header.random then -- fails here rather than after everything else
+    random.generator(0):set_state(self.header.random)
+  end
   manifest.refuse("restore", self.path .. " and the live objects", found)
-  return prepared
+  return prepared, self.stored.state and examine(self.path, "state", plain.unpack, self.stored.state.data, function(name)
+    return copy_of(get(name))
+  end)
 end
 
 --- Puts every prepared part in place; if one fails, those before it go back to what they were.
@@ -123,10 +159,6 @@ local function warnings_of(self)
   return warnings
 end
 
-local function copy_of(tensor)
-  return tensors.methods.clone(tensor)
-end
-
 ---@class luda.RestoreReport
 ---@field unused string[] parts in the file that were not named
 ---@field warnings string[]
@@ -140,7 +172,8 @@ end
 function Record:restore(given)
   given = read_parts(given)
   local report = { unused = {}, warnings = warnings_of(self), upgraded = {} }
-  apply(given, prepare(self, given, report.upgraded))
+  local prepared, state = prepare(self, given, report.upgraded)
+  apply(given, prepared)
   if self.header.random and given.generators ~= false then
     random.generator():set_state(self.header.random)
   end
@@ -149,9 +182,6 @@ function Record:restore(given)
       report.unused[#report.unused + 1] = name
     end
   end
-  local state = self.stored.state and plain.unpack(self.stored.state.data, function(name)
-    return copy_of(self.tensors[name])
-  end)
   return state, report
 end
 
