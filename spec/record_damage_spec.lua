@@ -185,4 +185,43 @@ describe("a record that lies", function()
     assert.same({ corrupt = true, invalid = true, mismatch = true }, codes)
     train(run, 3)
   end)
+
+  it("does not trip the command, a manager or luda.load", function()
+    local run = new_run()
+    train(run, 2)
+    local good = record.save(dir .. "/good", run)
+    local manager = record.Manager { dir = dir, best = "min" }
+    local main, write, say = require("luda.cli.record").main, io.stderr, print
+    local statuses = {}
+    for round = 1, 300 do
+      local tensors, metadata = luda.load(good)
+      local keys = keys_sorted(metadata)
+      local key = keys[random(#keys)]
+      local what
+      metadata[key], what = mutate_text(metadata[key])
+      luda.save(dir .. "/step-1.safetensors", tensors, metadata)
+      io.stderr, _G.print = { write = function() end }, function() end -- luacheck: ignore
+      local fine, problem = pcall(function()
+        for _, words in ipairs { { "ls" }, { "verify" }, { "diff", good }, { "convert", dir .. "/out" } } do
+          table.insert(words, 2, dir .. "/step-1.safetensors")
+          local status = main(words)
+          statuses[words[1] .. status] = true
+        end
+        manager:best()
+        manager:newest()
+      end)
+      io.stderr, _G.print = write, say -- luacheck: ignore
+      assert.is_true(fine, ("round %d, %s %s: %s"):format(round, key, what, tostring(problem)))
+    end
+    assert.same({
+      ls0 = true, ls1 = true, verify0 = true, diff0 = true, diff1 = true, convert0 = true, convert1 = true,
+    }, statuses)
+    for _, text in ipairs { "3", "[3]", "{", "[\"x\", {}]", "null", "[[]]", "[\"absent\"]" } do
+      local tensors = { x = luda.ones(1) }
+      require("luda.files").write(dir .. "/typed", { { name = "x", tensor = tensors.x } }, { ["luda.json"] = text, x = "[" })
+      local fine, err = pcall(luda.load, dir .. "/typed")
+      assert.is_false(fine)
+      assert.equal(luda.Error, getmetatable(err))
+    end
+  end)
 end)

@@ -2,9 +2,9 @@
 
 local args = require "luda.args"
 local errors = require "luda.error"
+local examine = require "luda.examine"
 local files = require "luda.files"
 local inspect = require "luda.record.inspect"
-local json = require "luda.json"
 
 local M = {}
 
@@ -25,8 +25,8 @@ local CONVERT = {
   { "dtype", "", "a floating type" },
 }
 
-local function print_metadata(metadata)
-  local header = metadata["luda.record"] and json.decode(metadata["luda.record"])
+local function print_metadata(path, metadata)
+  local header = metadata["luda.record"] and examine.decode(path, "luda.record", metadata["luda.record"])
   if header then
     local parts = {}
     for key in pairs(metadata) do
@@ -34,8 +34,8 @@ local function print_metadata(metadata)
     end
     table.sort(parts)
     print(("  training record: %s"):format(table.concat(parts, ", ")))
-    print(("  library %s, instruction set %s, fingerprint %s%s"):format(header.library, header.simd, header.fingerprint,
-      header.random and "" or ", no random state"))
+    print(("  library %s, instruction set %s, fingerprint %s%s"):format(tostring(header.library),
+      tostring(header.simd), tostring(header.fingerprint), header.random and "" or ", no random state"))
   end
   local keys = {}
   for key in pairs(metadata) do
@@ -53,7 +53,7 @@ local function list(path)
   local entries, metadata, checksum = files.list(path)
   print(("%s: %d tensors, %s"):format(path, #entries,
     checksum and "checksum " .. bit.tohex(checksum) or "no checksums (written by another program)"))
-  print_metadata(metadata)
+  print_metadata(path, metadata)
   for _, entry in ipairs(entries) do
     print(("  %-5s %-16s %s"):format(entry.dtype, args.shape_text(entry.shape), entry.name))
   end

@@ -2,6 +2,7 @@
 
 local args = require "luda.args"
 local errors = require "luda.error"
+local examine = require "luda.examine"
 local files = require "luda.files"
 local json = require "luda.json"
 local npy = require "luda.npy"
@@ -37,17 +38,18 @@ local function parts_of(metadata)
 end
 
 --- What must match on restore, as a save of these parts would say it.
-local function fingerprint(found, metadata)
+local function fingerprint(path, found, metadata)
   local structures = {}
   for _, name in ipairs(parts_of(metadata)) do
-    local stored = json.decode(metadata["luda.record." .. name])
+    local key = "luda.record." .. name
+    local stored = examine.decode(path, key, metadata[key])
     structures[name] = stored.configuration
     if name == "model" then
       structures.model = { aliases = stored.data.aliases, parameters = {}, buffers = {} }
       for _, kind in ipairs { "parameters", "buffers" } do
-        for path, fact in pairs(stored.data[kind]) do
-          local tensor = found["model." .. path]
-          structures.model[kind][path] = {
+        for place, fact in pairs(stored.data[kind]) do
+          local tensor = found["model." .. place]
+          structures.model[kind][place] = {
             dtype = tensor.dtype, shape = args.shape_text(tensor.shape), trainable = fact.trainable,
           }
         end
@@ -138,8 +140,8 @@ function M.convert(from, to, options)
       change_type(from, found, metadata, options.dtype)
     end
     if metadata["luda.record"] then
-      local header = json.decode(metadata["luda.record"])
-      header.fingerprint = fingerprint(found, metadata)
+      local header = examine.decode(from, "luda.record", metadata["luda.record"])
+      header.fingerprint = examine.try(from, "its parts", fingerprint, from, found, metadata)
       metadata["luda.record"] = json.encode(header)
     end
     write(to, found, metadata)

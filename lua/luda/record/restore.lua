@@ -4,8 +4,8 @@ local lib = require "luda.ffi"
 local args = require "luda.args"
 local class = require "luda.class"
 local errors = require "luda.error"
+local examine = require "luda.examine"
 local files = require "luda.files"
-local json = require "luda.json"
 local manifest = require "luda.manifest"
 local parts = require "luda.record.parts"
 local plain = require "luda.record.plain"
@@ -22,31 +22,6 @@ local FORMAT = 1
 ---@field checksum integer? of the whole content
 local Record = class("luda.Record")
 
---- Raises about content that no save has written.
-local function malformed(path, what, problem)
-  errors.raise_with("corrupt", ("load: %s: %s: %s"):format(path, what, problem), { detail = { tensor = "header" } })
-end
-
---- A table from its text in the metadata.
-local function decode(path, key, text)
-  local fine, value = pcall(json.decode, text)
-  if not fine or type(value) ~= "table" or value == json.null then
-    malformed(path, key, fine and "not a table" or value.message)
-  end
-  return value
-end
-
---- Runs what only looks at a part of the file; where it trips over the content, that is malformed.
-local function examine(path, name, fn, ...)
-  local ok, result = pcall(fn, ...)
-  if not ok and getmetatable(result) ~= errors.Error then
-    malformed(path, "the part '" .. name .. "'", tostring(result))
-  elseif not ok then
-    error(result, 0)
-  end
-  return result
-end
-
 --- Reads and checks a whole file.
 ---@param path string
 function Record:init(path)
@@ -55,9 +30,9 @@ function Record:init(path)
     errors.raise("invalid", "load: %s is no training record; luda.load reads its tensors", path)
   end
   self.path, self.checksum = path, checksum
-  self.header = decode(path, "luda.record", metadata["luda.record"])
+  self.header = examine.decode(path, "luda.record", metadata["luda.record"])
   if type(self.header.format) ~= "number" then
-    malformed(path, "luda.record", "it has no format")
+    examine.refuse(path, "luda.record", "it has no format")
   elseif self.header.format > FORMAT then
     errors.raise("mismatch", "load: %s has format %d, this library reads up to %d", path, self.header.format, FORMAT)
   end
@@ -65,7 +40,7 @@ function Record:init(path)
   for key, text in pairs(metadata) do
     local name = key:match("^luda%.record%.(.+)$")
     if name then
-      self.stored[name] = decode(path, key, text)
+      self.stored[name] = examine.decode(path, key, text)
       self.parts[#self.parts + 1] = name
     end
   end
@@ -105,19 +80,20 @@ local function prepare(self, given, upgraded)
       ("restore: %s: tensor '%s' is missing"):format(self.path, tostring(name)), { detail = { tensor = tostring(name) } })
   end
   for _, name in ipairs(parts.names) do
-    local stored = self.stored[name]
+    local stored, place = self.stored[name], "the part '" .. name .. "'"
     if given[name] and not stored then
       found[#found + 1] = ("%s: the file has no such part, it has %s"):format(name,
         #self.parts > 0 and table.concat(self.parts, ", ") or "none")
     elseif given[name] and name ~= "state" then
-      prepared[name] = { examine(self.path, name, parts.handlers[name].check, given[name], stored, get, found, upgraded) }
+      prepared[name] = { examine.try(self.path, place, parts.handlers[name].check, given[name], stored, get, found, upgraded) }
     end
   end
   if self.header.random then -- fails here rather than after everything else
     random.generator(0):set_state(self.header.random)
   end
   manifest.refuse("restore", self.path .. " and the live objects", found)
-  return prepared, self.stored.state and examine(self.path, "state", plain.unpack, self.stored.state.data, function(name)
+  local state = self.stored.state
+  return prepared, state and examine.try(self.path, "the part 'state'", plain.unpack, state.data, function(name)
     return copy_of(get(name))
   end)
 end
