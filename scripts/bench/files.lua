@@ -10,6 +10,7 @@ int open(const char *path, int flags, ...);
 ssize_t read(int fd, void *data, size_t bytes);
 ssize_t write(int fd, const void *data, size_t bytes);
 int fsync(int fd);
+int sync_file_range(int fd, int64_t offset, int64_t bytes, unsigned int flags);
 int close(int fd);
 int rename(const char *from, const char *to);
 int posix_fadvise(int fd, int64_t offset, int64_t bytes, int advice);
@@ -21,6 +22,8 @@ local C = ffi.C
 local WRITE_NEW = 577 -- O_WRONLY | O_CREAT | O_TRUNC
 local DONT_NEED = 4
 local CHUNK = 2 ^ 20
+local START = 8 * CHUNK -- as much is sent on its way to the disk at once
+local SYNC_FILE_RANGE_WRITE = 2
 
 local M = {}
 
@@ -39,7 +42,8 @@ function M.buffer(bytes)
   return ffi.gc(memory, C.free)
 end
 
---- Seconds of writing a file as a careful program does: under another name, flushed, renamed.
+--- Seconds of writing a file as a careful program does: under another name, flushed, renamed. The disk starts at once where
+-- the system can be asked to, which is faster than to let everything gather.
 function M.write(path, buffer, bytes)
   local start = limits.now()
   local fd = C.open(path .. ".new", WRITE_NEW, ffi.cast("int", 420))
@@ -47,6 +51,9 @@ function M.write(path, buffer, bytes)
   for done = 0, bytes - 1, CHUNK do
     local count = math.min(CHUNK, bytes - done)
     check(C.write(fd, buffer + done, count) == count, "write", path)
+    if jit.os == "Linux" and (done + CHUNK) % START == 0 then
+      C.sync_file_range(fd, done + CHUNK - START, START, SYNC_FILE_RANGE_WRITE)
+    end
   end
   check(C.fsync(fd) == 0 and C.rename(path .. ".new", path) == 0, "flush", path)
   C.close(fd)
