@@ -55,17 +55,6 @@ local VALUES = {
   { ["$tensor"] = "model.1.weight" }, { ["$tensor"] = "nothing" }, { ["$tensor"] = 3 }, { ["$tensor"] = {} },
 }
 
---- All places in a value: pairs of table and key.
-local function places_of(value, list)
-  for key, item in pairs(value) do
-    list[#list + 1] = { value, key }
-    if type(item) == "table" and item ~= json.null then
-      places_of(item, list)
-    end
-  end
-  return list
-end
-
 local function keys_sorted(t)
   local keys = {}
   for key in pairs(t) do
@@ -73,6 +62,17 @@ local function keys_sorted(t)
   end
   table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
   return keys
+end
+
+--- All places in a value, in one order: pairs of table and key.
+local function places_of(value, list)
+  for _, key in ipairs(keys_sorted(value)) do
+    list[#list + 1] = { value, key }
+    if type(value[key]) == "table" and value[key] ~= json.null then
+      places_of(value[key], list)
+    end
+  end
+  return list
 end
 
 --- Changes one place of a metadata text; what it did.
@@ -91,7 +91,6 @@ local function mutate_text(text)
   if #places == 0 then
     return text, "nothing"
   end
-  table.sort(places, function(a, b) return tostring(a[2]) < tostring(b[2]) end)
   local where, key = unpack(places[random(#places)])
   local what = tostring(key)
   if kind == 3 then
