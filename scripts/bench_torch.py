@@ -151,6 +151,17 @@ def adamw(parameters, tensors):
     return "o.step()", dict(o=min(choices)[2])
 
 
+def torch_save(parameters, tensors, path):
+    named = {"layer.%d" % i: torch.randn(int(parameters) // tensors) for i in range(tensors)}
+    torch.save(named, path)
+    return "torch.save(named, path)", dict(named=named, path=path)
+
+
+def torch_load(parameters, tensors, path):
+    torch_save(parameters, tensors, path)
+    return "torch.load(path)", dict(path=path)
+
+
 def training(model, bf16=False):
     return "step()", dict(step=models.step(model, bf16))
 
@@ -176,7 +187,7 @@ def pictures(workers, batch, count, batches):
     return "for _ in range(batches): next(made)", dict(batches=batches, made=endless())
 
 
-CASES = {f.__name__: f for f in (chain, gather, matmul, attention, conv, pool, adamw, training, pictures)}
+CASES = {f.__name__: f for f in (chain, gather, matmul, attention, conv, pool, adamw, training, pictures, torch_save, torch_load)}
 
 
 def prepare(request):

@@ -31,7 +31,7 @@ local function names()
 end
 
 local function run(what, path, before)
-  return shell(("%s luajit spec/work/async_save.lua %s '%s'"):format(before or "", what, path))
+  return shell(("%s %s/luda spec/work/async_save.lua %s '%s'"):format(before or "", build, what, path))
 end
 
 describe("a save in the background", function()
@@ -154,12 +154,12 @@ describe("a save in the background", function()
       for call = 1, 14 do
         os.remove(dir .. "/run.safetensors")
         record.save(dir .. "/run", { state = { step = 1 } })
-        local said, status = shell(([[LD_PRELOAD='%s' KILL_AT=1.%de luajit -e 'local record = require("luda").record
+        local said, status = shell(([[LD_PRELOAD='%s' KILL_AT=1.%de %s/luda -e 'local record = require("luda").record
           local ok, err = pcall(function()
             record.save("%s/run", { state = { step = 2 } }, { async = %s })
             record.wait()
           end)
-          io.write(ok and "fine" or err.code .. " " .. err.message)']]):format(preload, call, dir, async))
+          io.write(ok and "fine" or err.code .. " " .. err.message)']]):format(preload, call, build, dir, async))
         assert.equal(0, status)
         refused = refused + (said == "fine" and 0 or 1)
         if said ~= "fine" then

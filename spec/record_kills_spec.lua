@@ -21,7 +21,8 @@ end
 
 --- Runs the saver with settings of the preloaded library; whether it lived.
 local function run(what, settings)
-  local command = ("LD_PRELOAD='%s' %s luajit spec/work/killed_save.lua '%s' '%s/records'"):format(preload, settings, what, dir)
+  local command = ("LD_PRELOAD='%s' %s %s/luda spec/work/killed_save.lua '%s' '%s/records'"):format(preload, settings,
+    build, what, dir)
   local status = os.execute(("exec 2>/dev/null; %s >'%s/out' 2>&1"):format(command, dir))
   assert.equal("", (read(dir .. "/out"):gsub("^Killed\n$", ""))) -- the shell says so
   return status == 0

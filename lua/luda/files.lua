@@ -160,9 +160,9 @@ function M.load(path)
   check_path("load", path)
   local found, metadata = M.read(path)
   if metadata[TYPED_KEYS] then
-    local json = require "luda.json"
-    for _, key in ipairs(json.decode(metadata[TYPED_KEYS])) do
-      metadata[key] = json.decode(metadata[key])
+    local examine = require "luda.examine"
+    for _, key in ipairs(examine.decode(path, TYPED_KEYS, metadata[TYPED_KEYS])) do
+      metadata[key] = examine.try(path, TYPED_KEYS, require("luda.json").decode, metadata[key])
     end
     metadata[TYPED_KEYS] = nil
   end

@@ -4,13 +4,17 @@
  */
 #include "file_save.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Bytes that one slab copies. */
+/* Bytes that one slab copies; a tensor begins at a multiple of LINE in the staging area. */
 #define SLAB (8 << 20)
+#define LINE 64
 
 struct luda_saver {
     luda__file_plan plan;
@@ -88,15 +92,45 @@ typedef struct copying {
     size_t bytes;
 } copying;
 
+#ifdef __SSE2__
+/*
+ * Around the cache, since the elements go to the disk next, and from four pages in turn, so that the memory has requests
+ * for several places: one stream alone is a third slower. Returns how much it did.
+ */
+static size_t copy_pages(char *to, const char *from, size_t bytes)
+{
+    enum { PAGE = 4096, PAGES = 4 };
+    size_t block = 0;
+    for (; block + PAGES * PAGE <= bytes; block += PAGES * PAGE)
+        for (size_t at = block; at < block + PAGE; at += 2 * LINE)
+            for (size_t place = at; place < at + PAGES * PAGE; place += PAGE) {
+                _mm_prefetch(from + place + PAGES * PAGE, _MM_HINT_T0);
+                _mm_prefetch(from + place + PAGES * PAGE + LINE, _MM_HINT_T0);
+                for (size_t i = place; i < place + 2 * LINE; i += 16)
+                    _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+            }
+    _mm_sfence(); /* before the thread that writes reads it */
+    return block;
+}
+#else
+static size_t copy_pages(char *to, const char *from, size_t bytes)
+{
+    return 0;
+}
+#endif
+
 static void copy_slab(void *arg, int64_t slab)
 {
     const copying *job = arg;
     size_t begin = (size_t)slab * SLAB, bytes = job->bytes - begin < SLAB ? job->bytes - begin : SLAB;
-    memcpy(job->to + begin, job->from + begin, bytes);
+    char *to = job->to + begin;
+    const char *from = job->from + begin;
+    size_t done = copy_pages(to, from, bytes);
+    memcpy(to + done, from + done, bytes - done);
 }
 
 /* Elements of a device arrive when it is synchronised. */
-static luda_status stage_item(luda_saver *saver, luda__file_item *it)
+static luda_status stage_item(char *to, luda__file_item *it)
 {
     char message[256] = "";
     luda_device cpu = { LUDA_CPU, 0 }, device = luda_tensor_device(it->tensor);
@@ -107,22 +141,29 @@ static luda_status stage_item(luda_saver *saver, luda__file_item *it)
     if (!ops)
         return LUDA_EDEVICE;
     LUDA_TRY(luda__file_in_order(it->tensor, &copy));
-    copying job = { saver->staging + it->begin, luda__data(copy ? copy : it->tensor), (size_t)it->bytes };
+    copying job = { to, luda__data(copy ? copy : it->tensor), (size_t)it->bytes };
     if (device.type == LUDA_CPU)
         luda__parallel((it->bytes + SLAB - 1) / SLAB, copy_slab, &job);
     else if (ops->copy(cpu, job.to, device, job.from, job.bytes, message) != LUDA_OK ||
              ops->synchronize(device.index, message) != LUDA_OK)
         status = luda__fail(LUDA_ECUDA, "save: tensor '%.100s': %s", it->name, message);
     luda_tensor_release(copy);
-    it->tensor = NULL;
-    it->staged = job.to;
+    it->staged = to;
     return status;
+}
+
+static size_t lines(int64_t bytes)
+{
+    return ((size_t)bytes + LINE - 1) / LINE * LINE;
 }
 
 static luda_status stage(luda_saver *saver)
 {
-    size_t bytes = (size_t)saver->plan.bytes;
+    luda__file_item *items = saver->plan.items;
+    size_t bytes = 0;
 
+    for (int i = 0; i < saver->plan.count; i++)
+        bytes += lines(items[i].bytes);
     if (bytes > saver->staging_bytes) {
         if (saver->staging)
             luda__cpu_device.free(0, saver->staging, saver->staging_bytes);
@@ -131,11 +172,13 @@ static luda_status stage(luda_saver *saver)
         if (!saver->staging)
             return no_memory(bytes);
     }
-    for (int i = 0; i < saver->plan.count; i++)
-        if (saver->plan.items[i].bytes > 0)
-            LUDA_TRY(stage_item(saver, &saver->plan.items[i]));
-        else
-            saver->plan.items[i].tensor = NULL;
+    char *to = saver->staging;
+    for (int i = 0; i < saver->plan.count; i++) {
+        if (items[i].bytes > 0)
+            LUDA_TRY(stage_item(to, &items[i]));
+        items[i].tensor = NULL;
+        to += lines(items[i].bytes);
+    }
     return LUDA_OK;
 }
 

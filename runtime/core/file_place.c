@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define FLUSH_BYTES (8 << 20)
+
 static luda_status no_memory(void)
 {
     return luda__fail(LUDA_ENOMEM, "save: no memory for the path");
@@ -107,7 +109,18 @@ luda_status luda__place_open(luda__place *place)
     return LUDA_OK;
 }
 
-luda_status luda__place_write(const luda__place *place, const char *data, size_t bytes, int64_t position)
+/* So that the disk works while the next bytes are checked and copied. It is advice: fsync says what failed. */
+static void start_flushing(luda__place *place, int64_t end)
+{
+#ifdef __linux__
+    if (end - place->started >= FLUSH_BYTES) {
+        sync_file_range(place->fd, place->started, end - place->started, SYNC_FILE_RANGE_WRITE);
+        place->started = end;
+    }
+#endif
+}
+
+luda_status luda__place_write(luda__place *place, const char *data, size_t bytes, int64_t position)
 {
     while (bytes > 0) {
         ssize_t written = pwrite(place->fd, data, bytes, position);
@@ -119,6 +132,7 @@ luda_status luda__place_write(const luda__place *place, const char *data, size_t
             position += written;
         }
     }
+    start_flushing(place, position);
     return LUDA_OK;
 }
 

@@ -13,10 +13,11 @@ typedef struct luda__place {
     const char *path;
     int fd;          /* -1: not open */
     char *temporary; /* its path; NULL: there is none */
+    int64_t started; /* on its way to the disk up to here */
 } luda__place;
 
 luda_status luda__place_open(luda__place *place);
-luda_status luda__place_write(const luda__place *place, const char *data, size_t bytes, int64_t position);
+luda_status luda__place_write(luda__place *place, const char *data, size_t bytes, int64_t position);
 /* The name appears only after its bytes have reached the disk. */
 luda_status luda__place_publish(luda__place *place);
 /* What was not published is removed. */

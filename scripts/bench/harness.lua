@@ -8,6 +8,7 @@
 --   step        or one that runs in a scope of its own;
 --   outside     or one that runs in no scope
 --   interpreted the JIT is off
+--   once        a sample is one run
 --   bytes, flops   for rates
 --   operators   how many operators one run is, for rows in ns
 --   minus       a step whose time is taken off: the row says what its own code adds to it
@@ -134,7 +135,7 @@ function M.collect(row, given)
   if row.interpreted then
     run = without_jit(run)
   end
-  local n = calibrate(clock, run, seconds)
+  local n = row.once and 1 or calibrate(clock, run, seconds)
   local minus = row.minus and M.compile({ case = row.case, step = row.minus }, values, given.sync)
   local peer = row.peer and given.peer
   for s = 1, given.samples do

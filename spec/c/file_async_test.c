@@ -113,9 +113,12 @@ static void fails_once(void)
 static void *save_often(void *argument)
 {
     luda_saver *saver = NULL;
+    luda_context *context = NULL;
     const int number = *(int *)argument;
     char name[160];
     snprintf(name, sizeof name, "%s/many-%d", folder, number);
+    EXPECT_OK(luda_context_new(&context));
+    luda_context_use(context);
     EXPECT_OK(luda_saver_new(&saver));
     for (int i = 0; i < 20; i++) {
         luda_tensor *tensor = counting(1000 * (i + 1), (float)number);
@@ -126,6 +129,8 @@ static void *save_often(void *argument)
     luda_saver_close(saver); /* waits */
     expect_in_file(name, "x", (float)number, (float)number + 19999);
     unlink(name);
+    luda_context_use(NULL);
+    luda_context_release(context);
     return NULL;
 }
 

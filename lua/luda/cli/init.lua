@@ -7,7 +7,7 @@ usage: luda                        interactive session (a script, when input is 
        luda SCRIPT.lua ARG…        runs a script
        luda -e CODE                runs a line of code
        luda run -n N SCRIPT.lua …  runs a script on N ranks; luda run --help says more
-       luda record ls|verify|diff FILE…
+       luda record ls|verify|diff|convert FILE…
        luda info                   version, devices, threads, libraries
 ]]
 

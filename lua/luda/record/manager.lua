@@ -4,9 +4,9 @@ local args = require "luda.args"
 local background = require "luda.record.background"
 local class = require "luda.class"
 local errors = require "luda.error"
+local examine = require "luda.examine"
 local files = require "luda.files"
 local folder = require "luda.folder"
-local json = require "luda.json"
 
 ---@class luda.RecordManager
 ---@field dir string
@@ -66,7 +66,8 @@ local function metric_of(path)
   if not ok or not metadata["luda.record"] then
     return nil
   end
-  return json.decode(metadata["luda.record"]).metric
+  local fine, header = pcall(examine.decode, path, "luda.record", metadata["luda.record"])
+  return fine and type(header.metric) == "number" and header.metric or nil
 end
 
 --- The step with the best metric, or nil when none has one.

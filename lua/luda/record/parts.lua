@@ -125,6 +125,9 @@ local function object_part(name)
       manifest.compare(found, name, there, here, defaults, upgraded)
     end
     local state = plain.unpack(stored.data, get)
+    if object.state then
+      plain.compare_kinds(found, name, state, object:state())
+    end
     if object.check_state and (#found == before or name ~= "scheduler") then
       for _, sentence in ipairs(object:check_state(state)) do
         found[#found + 1] = sentence
