@@ -246,7 +246,7 @@ static void mark_needs(luda_walk *walk, const luda_node *node)
 /* A kept output that belongs to the graph again, where the backward pass is recorded. */
 static luda_status kept_output(const luda_walk *walk, luda_node *node, int o, luda_tensor **out)
 {
-    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", out));
+    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", node->nout > 1 ? o + 1 : 0, out));
     if (!walk->create_graph || luda__class_of((luda_dtype)(*out)->dtype) != LUDA__FLOAT)
         return LUDA_OK;
     luda_tensor *plain = *out;
@@ -262,7 +262,7 @@ static luda_status fetch_kept(const luda_walk *walk, luda_node *node, luda_tenso
     memset(kept, 0, (size_t)(node->nin + node->nout) * sizeof *kept);
     for (int i = 0; i < node->nin; i++)
         if (node->in[i].kept.tensor)
-            LUDA_TRY(luda__kept_get(node, &node->in[i].kept, "input", &kept[i]));
+            LUDA_TRY(luda__kept_get(node, &node->in[i].kept, "input", node->nin > 1 ? i + 1 : 0, &kept[i]));
     for (int o = 0; node->out && o < node->nout; o++)
         if (node->out[o].tensor)
             LUDA_TRY(kept_output(walk, node, o, &kept[node->nin + o]));
