@@ -58,7 +58,7 @@ static luda_status wants_recording(const luda_plan *plan, const luda_tensor *int
 
 static bool keeps_input(luda_keeps keeps, luda_tensor *const *in, int nin, int input)
 {
-    if (!(keeps >> input & 1) || input >= 8)
+    if (input >= 8 || !(keeps >> input & 1))
         return false;
     if (!(keeps & LUDA__KEEPS_CROSSWISE))
         return true;

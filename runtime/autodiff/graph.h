@@ -61,7 +61,7 @@ luda_status luda__node_make(luda_tensor *const *in, int nin, int nout, bool keep
 void luda__node_bind(luda_node *node, luda_tensor *tensor, int output);
 /* Gives back what backward needed; a later walk through the node is an error. */
 void luda__node_consume(luda_node *node);
-/* A new reference to a kept tensor for a rule; checks its version. */
+/* A new reference to a kept tensor for a rule; checks its version. An error calls it `what` and, above 0, its number. */
 luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, int number, luda_tensor **out);
 
 /* An error where a tracked tensor's storage was changed through another view since it was recorded. */
@@ -94,7 +94,7 @@ typedef void (*luda_rule_function)(luda_rule *w);
 luda_gradient_kind luda__gradient_kind(luda_op op);
 /* The rule, or for create_graph the composition that a fused row names. */
 luda_rule_function luda__gradient_rule(luda_op op, bool create_graph);
-/* From the keeps column: a bit for each of the first inputs, then bits of their own. */
+/* From the keeps column: a bit for each of the first eight inputs, then bits of other meaning. */
 typedef enum luda_keeps {
     LUDA__KEEPS_NONE = 0,
     LUDA__KEEPS_SHAPE = 0,

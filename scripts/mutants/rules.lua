@@ -94,7 +94,7 @@ local function find(path, text, faults, sites, wanted)
       local new = code:sub(from, to):gsub(fault[1], fault[2])
       local start = code:sub(1, from):match(".*\n()") or 1
       local site = { path = path, from = from, to = to, new = new, line = line_of(code, from), owner = owner_of(code, from),
-        text = code:sub(start):match("^[^\n]*"), what = ("%s becomes %s"):format(code:sub(from, to), new) }
+        text = code:sub(start):match("^[^\n]*"), what = ("%s becomes %s"):format(code:sub(from, to), (new:gsub("luda__mutant_", ""))) }
       if wanted(site, code) then
         sites[#sites + 1] = site
       end
@@ -113,12 +113,12 @@ local function computes(line, owner)
       return false
     end
   end
-  for _, word in ipairs { "%[[jc]%]", "hit", "level", "along", "across", "share", "factor" } do
-    if line:find("%f[%w%[]" .. word) then
+  for _, word in ipairs { "hit", "level", "along", "across", "share", "factor" } do
+    if line:find("%f[%w]" .. word) then
       return true
     end
   end
-  return false
+  return line:find("%[[jc]%]") ~= nil
 end
 
 function M.sites(path, text, sites)
@@ -135,7 +135,7 @@ function M.prepare(text)
   return (text:gsub('(#include "rule.h"\n)', "%1" .. PROLOGUE, 1))
 end
 
-M.build = "ninja -C %s libluda.so"
+M.build = "ninja -C %s libluda.so libluda_host.so"
 
 --- Names of the rows with a rule of that name, or with a composition of it, from the table.
 local function rows_of(rule)
