@@ -732,6 +732,11 @@ LUDA_API luda_status luda_call_number_into(luda_context *context, int op, double
 LUDA_API double luda_call_attrs(luda_context *context, int op, double a, double b, const luda_attrs *attrs);
 /* The general form: in[i] 0 means absent; out gets a handle for each output that is not hidden. */
 LUDA_API luda_status luda_call_full(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double *out);
+/*
+ * Backward from a handle with one element, as far as it goes without Lua: the gradients (a new reference). NULL: a failure, or
+ * *walk waits for what *event says.
+ */
+LUDA_API luda_gradients *luda_call_backward(luda_context *context, double root, luda_walk **walk, int *event);
 LUDA_API luda_status luda_call_into(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double into);
 
 #ifndef LUDA_CDEF

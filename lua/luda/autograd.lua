@@ -35,6 +35,9 @@ methods.register_hook = custom.register_hook
 ---@param given? {gradient: luda.Tensor?, retain: boolean?, create_graph: boolean?, on_leaf: function?}
 ---@return luda.Gradients
 function methods.backward(loss, given)
+  if given == nil then
+    return walks.backward(loss)
+  end
   local absent = args.absent
   local options = args.options("backward", given, {
     gradient = absent, retain = false, create_graph = false, on_leaf = absent,

@@ -215,14 +215,18 @@ static luda_status apply_with_casts(luda_plan *plan, bool record, bool autocast,
 
 static bool is_plain(const luda_tensor *t, const luda_tensor *like)
 {
-    return t->contiguous && t->dtype == like->dtype && t->storage->device.type == LUDA_CPU && t->ndim == like->ndim &&
-           memcmp(t->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) == 0;
+    return t->contiguous && t->dtype == like->dtype && t->storage->device.type == LUDA_CPU && luda__equal_shapes(t, like);
 }
 
-/* A plain number beside a tensor, as the front ends make it. */
+/* One element beside a tensor: a plain number as the front ends make it, or a number stretched to the shape, as a sum's gradient is. */
 static bool is_single(const luda_tensor *t, const luda_tensor *like)
 {
-    return t->ndim == 0 && t->dtype == like->dtype && t->storage->device.type == LUDA_CPU;
+    if (t->dtype != like->dtype || t->storage->device.type != LUDA_CPU)
+        return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->stride[d] != 0)
+            return false;
+    return t->ndim == 0 || luda__equal_shapes(t, like);
 }
 
 static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor **out)
@@ -245,28 +249,29 @@ static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_
  * The common case without a plan: an elementwise row over contiguous CPU tensors of one type and shape, or one such tensor
  * and a number. The result is what the long way gives. 0: not this case.
  */
-static int apply_map(luda_op op, luda_tensor *const *in, int nin, luda_tensor *into, luda_status *status, luda_tensor **out)
+static int apply_map(const luda_context *context, luda_op op, luda_tensor *const *in, int nin, luda_tensor *into, luda_status *status,
+                     luda_tensor **out)
 {
     const luda__op_facts *facts = luda__facts(op);
-    bool recording = luda_grad_enabled(), tracked = false;
-    if (!facts->is_map || nin != luda_op_get(op)->inputs)
+    bool recording = context->grad_enabled, tracked = false;
+    if (facts->map_inputs != nin)
         return 0;
     const luda_tensor *like = in[0];
     for (int i = 1; i < nin; i++)
-        if (like && in[i] && in[i]->ndim > like->ndim)
+        if (like && in[i] && (in[i]->ndim > like->ndim || (in[i]->ndim == like->ndim && !like->contiguous)))
             like = in[i];
-    if (!like || facts->map_result[like->dtype] < 0)
+    if (!like || !like->contiguous || facts->map_result[like->dtype] < 0)
         return 0;
     for (int i = 0; i < nin; i++) {
         if (!in[i] || !(is_plain(in[i], like) || is_single(in[i], like)))
             return 0;
-        if (into && in[i]->storage == into->storage && (in[i]->offset != into->offset || in[i]->ndim != like->ndim))
+        if (into && in[i]->storage == into->storage && (in[i]->offset != into->offset || in[i]->ndim != like->ndim || !in[i]->contiguous))
             return 0;
         tracked |= recording && in[i]->node;
     }
     luda_dtype result = (luda_dtype)facts->map_result[like->dtype];
     if (into && (tracked || (recording && into->node) || (luda_dtype)into->dtype != result || into->ndim != like->ndim || !into->contiguous ||
-                 into->storage->device.type != LUDA_CPU || memcmp(into->shape, like->shape, (size_t)like->ndim * sizeof *like->shape) != 0))
+                 into->storage->device.type != LUDA_CPU || !luda__equal_shapes(into, like)))
         return 0;
     *status = tracked ? record_map(op, in, nin, result, out) : luda__run_map(op, in, nin, result, into, out);
     return 1;
@@ -280,7 +285,7 @@ static luda_status apply_in(luda_context *context, luda_op op, luda_tensor *cons
     int autocast = into ? LUDA__NO_AUTOCAST : context->autocast;
     luda_status status;
     if (!attrs && !context->anomaly && autocast == LUDA__NO_AUTOCAST && (unsigned)op < LUDA_OP_COUNT && nin > 0 &&
-        apply_map(op, in, nin, into, &status, out))
+        apply_map(context, op, in, nin, into, &status, out))
         return status;
     LUDA_TRY(luda__plan_autocast(op, in, nin, attrs, autocast, &plan));
     LUDA_TRY(wants_recording(&plan, into, &record));

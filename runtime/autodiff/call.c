@@ -144,3 +144,24 @@ luda_status luda_call_into(luda_context *context, int op, const double *handles,
         context->signals.status = status;
     return status;
 }
+
+luda_gradients *luda_call_backward(luda_context *context, double root, luda_walk **walk, int *event)
+{
+    luda_context_use(context);
+    luda_tensor *tensor = luda_handle_tensor(context, root);
+    luda_walk *made = NULL;
+    *walk = NULL;
+    luda_status status = tensor ? luda_walk_new(&tensor, NULL, 1, NULL, &made) : LUDA_ECLOSED;
+    if (status == LUDA_OK)
+        status = luda_walk_step(made, event);
+    if (status == LUDA_OK && *event != LUDA_WALK_DONE) {
+        *walk = made;
+        return NULL;
+    }
+    luda_gradients *gradients = status == LUDA_OK ? luda_walk_gradients(made) : NULL;
+    luda_gradients_retain(gradients);
+    luda_walk_release(made);
+    if (status != LUDA_OK)
+        context->signals.status = status;
+    return gradients;
+}

@@ -50,7 +50,7 @@ static void free_node(luda_node *node)
         luda__dead_tag(node->context, node->hooks[i].tag);
     free(node->hooks);
     free(node->lua_name);
-    free(node);
+    luda__object_free(node, node->bytes);
 }
 
 static void node_destroy(void *object)
@@ -80,11 +80,13 @@ luda_status luda__node_make(luda_tensor *const *in, int nin, int nout, bool keep
         dims += in[i] ? in[i]->ndim : 0;
     size_t outputs = keep_outputs ? (size_t)nout * sizeof(luda_kept) : 0;
     size_t inputs = (size_t)nin * sizeof(luda_node_input), attributes = attrs ? sizeof *attrs : 0;
-    luda_node *node = malloc(sizeof *node + inputs + outputs + attributes + (size_t)dims * sizeof(int64_t));
+    size_t bytes = sizeof(luda_node) + inputs + outputs + attributes + (size_t)dims * sizeof(int64_t);
+    luda_node *node = luda__object_new(bytes);
     if (!node)
         return luda__fail(LUDA_ENOMEM, "graph: no memory for a node");
     memset(node, 0, sizeof *node + inputs + outputs);
     luda__object_init(node, &luda__node_class);
+    node->bytes = bytes;
     node->op = -1;
     node->nin = nin;
     node->nout = nout;

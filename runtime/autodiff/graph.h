@@ -50,6 +50,7 @@ struct luda_node {
     luda_kept *out; /* kept outputs, or NULL where none is kept */
     luda_attrs *attrs;
     luda_node *next_dead; /* work list */
+    size_t bytes;         /* of this block */
 };
 
 extern const luda_class luda__node_class;

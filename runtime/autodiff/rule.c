@@ -114,6 +114,12 @@ T luda__rule_rows(luda_rule *w, T a)
 T luda__rule_expand(luda_rule *w, T a, int ndim, const int64_t *shape)
 {
     luda_attrs attrs = { .family = LUDA_ATTRS_expand };
+    if (a && a->ndim == 0 && w->status == LUDA_OK && !luda_grad_enabled()) { /* of a sum: nothing to check, nothing to record */
+        static const int64_t strides[LUDA_MAX_DIMS];
+        T made = NULL;
+        luda_status status = luda__tensor_over(a->storage, (luda_dtype)a->dtype, ndim, shape, strides, a->offset, &made);
+        return luda__rule_keep(w, status, made);
+    }
     attrs.expand.shape.ndim = ndim;
     for (int d = 0; d < ndim; d++)
         attrs.expand.shape.size[d] = shape[d];
@@ -123,6 +129,8 @@ T luda__rule_expand(luda_rule *w, T a, int ndim, const int64_t *shape)
 T luda__rule_cast(luda_rule *w, T a, luda_dtype dtype, luda_device device)
 {
     luda_attrs attrs = { .family = LUDA_ATTRS_cast, .cast = { (int32_t)dtype, device } };
+    if (a && (luda_dtype)a->dtype == dtype && luda__same_device(a->storage->device, device))
+        return a;
     return a ? luda__rule_apply(w, LUDA_OP_to, &a, 1, &attrs, NULL) : NULL;
 }
 

@@ -224,6 +224,8 @@ static T restore_dims(luda_rule *w, T a)
 
 static T spread(luda_rule *w, T g)
 {
+    if (g && g->ndim == 0)
+        return luda__rule_expand(w, g, input(w, 0)->ndim, input(w, 0)->shape);
     return luda__rule_expand(w, restore_dims(w, g), input(w, 0)->ndim, input(w, 0)->shape);
 }
 

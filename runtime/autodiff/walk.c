@@ -4,6 +4,7 @@
  */
 #include "walk.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,16 +23,16 @@ static void walk_destroy(void *object)
     for (int i = 0; i < walk->count; i++)
         luda__release(walk->entries[i].node);
     luda_gradients_release(walk->gradients);
-    free(walk->entries);
-    free(walk->index);
-    free(walk->arena);
+    if (walk->entries != walk->few)
+        free(walk->entries);
+    if (walk->edges != walk->few_edges)
+        free(walk->edges);
+    if (walk->index != walk->few_index)
+        free(walk->index);
+    free(walk->room);
     free(walk->captures);
-    free(walk->ready);
-    free(walk->dx);
-    free(walk->need);
-    free(walk->kept);
-    free(walk->into);
-    free(walk);
+    free(walk->temporaries);
+    luda__object_free(walk, sizeof *walk);
 }
 
 static const luda_class walk_class = { "walk", walk_destroy };
@@ -59,6 +60,8 @@ static luda_status seed(luda_tensor *root, luda_tensor *gradient, luda_tensor **
     if (root->numel != 1)
         return luda__fail(LUDA_EGRAPH, "backward: the root has shape %s, not one element; pass gradient=",
                           luda__shape_text(root->ndim, root->shape, wanted, sizeof wanted));
+    if (root->ndim == 0 && root->storage->device.type == LUDA_CPU)
+        return luda_tensor_scalar(1, (luda_dtype)root->dtype, out);
     attrs.create.shape.ndim = root->ndim;
     for (int d = 0; d < root->ndim; d++)
         attrs.create.shape.size[d] = root->shape[d];
@@ -101,10 +104,18 @@ static bool is_final_leaf(const luda_walk *walk, const walk_entry *entry)
 
 luda_status luda__walk_make(luda_walk **out)
 {
-    luda_walk *walk = calloc(1, sizeof *walk);
+    luda_walk *walk = luda__object_new(sizeof *walk);
     if (!walk)
         return luda__fail(LUDA_ENOMEM, "backward: no memory");
+    memset(walk, 0, offsetof(luda_walk, few));
+    memset(walk->few_index, 0xff, sizeof walk->few_index);
     luda__object_init(walk, &walk_class);
+    walk->entries = walk->few;
+    walk->capacity = WALK_FEW;
+    walk->edges = walk->few_edges;
+    walk->edge_capacity = WALK_FEW_EDGES;
+    walk->index = walk->few_index;
+    walk->mask = WALK_FEW_INDEX - 1;
     *out = walk;
     return LUDA_OK;
 }
@@ -181,9 +192,9 @@ static void finish(luda_walk *walk, walk_entry *entry)
         entry->g[o] = NULL;
     }
     for (int i = 0; i < node->nin; i++) {
-        if (!node->in[i].parent)
+        walk_entry *parent = luda__walk_parent(walk, entry, i);
+        if (!parent)
             continue;
-        walk_entry *parent = luda__walk_entry(walk, node->in[i].parent);
         parent->uses--;
         if (is_final_leaf(walk, parent))
             walk->ready[walk->nready++] = (int32_t)(parent - walk->entries);
@@ -194,9 +205,14 @@ static void finish(luda_walk *walk, walk_entry *entry)
 }
 
 /* Brings a gradient to its input's shape and dtype and adds it to the parent's. Takes the reference. */
-static luda_status hand_to_parent(luda_walk *walk, const luda_node_input *input, luda_tensor *gradient)
+static luda_status hand_to_parent(luda_walk *walk, const walk_entry *entry, int i, luda_tensor *gradient)
 {
+    const luda_node_input *input = &entry->node->in[i];
+    walk_entry *parent = luda__walk_parent(walk, entry, i);
     luda_tensor *fitted = NULL, *cast = NULL;
+    if (gradient->dtype == input->dtype && gradient->ndim == input->ndim && /* the common case: as it is */
+        memcmp(gradient->shape, input->shape, (size_t)input->ndim * sizeof *input->shape) == 0)
+        return contribute(walk, parent, input->parent_output, gradient);
     luda_status status = luda__unbroadcast(gradient, input->ndim, input->shape, &fitted);
     luda_tensor_release(gradient);
     if (status != LUDA_OK)
@@ -209,7 +225,7 @@ static luda_status hand_to_parent(luda_walk *walk, const luda_node_input *input,
             return status;
         fitted = cast;
     }
-    return contribute(walk, luda__walk_entry(walk, input->parent), input->parent_output, fitted);
+    return contribute(walk, parent, input->parent_output, fitted);
 }
 
 /* Distributes walk->dx, all of whose references are taken, also after a failure. */
@@ -224,7 +240,7 @@ static luda_status distribute(luda_walk *walk, walk_entry *entry, luda_status st
         if (!gradient)
             continue;
         if (status == LUDA_OK && walk->need[i])
-            status = hand_to_parent(walk, &node->in[i], gradient);
+            status = hand_to_parent(walk, entry, i, gradient);
         else
             luda_tensor_release(gradient);
     }
@@ -233,11 +249,11 @@ static luda_status distribute(luda_walk *walk, walk_entry *entry, luda_status st
     return status;
 }
 
-static void mark_needs(luda_walk *walk, const luda_node *node)
+static void mark_needs(luda_walk *walk, const walk_entry *entry)
 {
-    for (int i = 0; i < node->nin; i++) {
-        const luda_node *parent = node->in[i].parent;
-        walk->need[i] = parent && luda__walk_entry(walk, parent)->wanted;
+    for (int i = 0; i < entry->node->nin; i++) {
+        const walk_entry *parent = luda__walk_parent(walk, entry, i);
+        walk->need[i] = parent && parent->wanted;
     }
 }
 
@@ -275,7 +291,8 @@ static void find_sums(luda_walk *walk, const walk_entry *entry)
     const luda_node *node = entry->node;
     for (int i = 0; i < node->nin; i++) {
         const luda_node_input *input = &node->in[i];
-        luda_tensor *sum = input->parent ? luda__walk_entry(walk, input->parent)->g[input->parent_output] : NULL;
+        const walk_entry *parent = luda__walk_parent(walk, entry, i);
+        luda_tensor *sum = parent ? parent->g[input->parent_output] : NULL;
         bool fits = sum && entry->g[0] && sum->dtype == entry->g[0]->dtype && sum->dtype == input->dtype;
         walk->into[i] = fits && is_own(walk, sum) ? sum : NULL;
     }
@@ -290,14 +307,16 @@ static luda_status run_rule(luda_walk *walk, walk_entry *entry)
 {
     luda_node *node = entry->node;
     luda_rule call = { .node = node, .g = entry->g, .x = walk->kept, .y = walk->kept + node->nin, .attrs = node->attrs,
-                       .need = walk->need, .into = walk->into, .dx = walk->dx };
+                       .need = walk->need, .into = walk->into, .dx = walk->dx,
+                       .temporaries = walk->temporaries, .capacity = walk->temporary_capacity };
     find_sums(walk, entry);
     call.status = fetch_kept(walk, node, walk->kept);
     if (call.status == LUDA_OK)
         luda__gradient_rule((luda_op)node->op, walk->create_graph)(&call);
     for (int i = 0; i < call.count; i++)
         luda_tensor_release(call.temporaries[i]);
-    free(call.temporaries);
+    walk->temporaries = call.temporaries;
+    walk->temporary_capacity = call.capacity;
     for (int i = 0; i < node->nin + node->nout; i++)
         luda_tensor_release(walk->kept[i]);
     return call.status;
@@ -361,7 +380,7 @@ static luda_status step_node(luda_walk *walk, int *event)
         return LUDA_OK;
     }
     LUDA_TRY(capture(walk, entry));
-    mark_needs(walk, node);
+    mark_needs(walk, entry);
     if (node->op >= 0 || node->class) {
         luda_context *context = luda__context();
         int64_t start = context->profile ? luda_profile_now() : 0;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MINIMUM_SHIFT = 6, FINE_SHIFT = 20, COARSE_CLASSES = 4 * (FINE_SHIFT - MINIMUM_SHIFT), CLASSES = COARSE_CLASSES + 32 * 28 };
+enum { CLASSES = LUDA__COARSE_CLASSES + 32 * 28 };
 enum { MAX_DEVICES = 17, THREAD_CLASSES = 28, THREAD_DEPTH = 32, THREAD_BYTES = 1 << 20 };
 
 typedef struct free_block {
@@ -37,38 +37,13 @@ static pool *pool_of(luda_device device)
     return &pools[index < MAX_DEVICES ? index : MAX_DEVICES - 1];
 }
 
-/* --- Size classes --- */
-
-static int class_of(size_t bytes)
-{
-    if (bytes <= (size_t)1 << MINIMUM_SHIFT)
-        return 0;
-    int top = 63 - __builtin_clzll(bytes - 1); /* 2^top < bytes <= 2^(top+1) */
-    if (top >= FINE_SHIFT)
-        return COARSE_CLASSES + 32 * (top - FINE_SHIFT) + ((int)((bytes - 1) >> (top - 5)) & 31) + 1;
-    int quarter = (int)((bytes - 1) >> (top - 2)) & 3;
-    return 4 * (top - MINIMUM_SHIFT) + quarter + 1;
-}
-
-static size_t class_bytes(int class)
-{
-    if (class == 0)
-        return (size_t)1 << MINIMUM_SHIFT;
-    if (class <= COARSE_CLASSES) {
-        int top = (class - 1) / 4 + MINIMUM_SHIFT;
-        return ((size_t)1 << top) + ((size_t)((class - 1) % 4 + 1) << (top - 2));
-    }
-    int index = class - 1 - COARSE_CLASSES, top = index / 32 + FINE_SHIFT;
-    return ((size_t)1 << top) + ((size_t)(index % 32 + 1) << (top - 5));
-}
-
 /* --- Thread caches: CPU only. Counters gather here as well, and are added to the pool's now and then --- */
 
 enum { GATHERED = 1 << 20 }; /* bytes that counters of a thread may lag behind */
 
 typedef struct thread_cache {
     free_block *blocks[THREAD_CLASSES];
-    int count[THREAD_CLASSES];
+    uint16_t count[THREAD_CLASSES]; /* at most THREAD_BYTES of 64 bytes */
     bool registered;
     int64_t live, top, cached, tensors; /* since they were added; top: the largest live */
 } thread_cache;
@@ -221,8 +196,8 @@ static void trim(luda_device device, const luda_device_ops *ops, pool *pool)
     pthread_mutex_lock(&pool->lock);
     for (int class = 0; class < CLASSES; class++)
         for (void *memory; (memory = take_block(device, pool, class));) {
-            ops->free(device.index, memory, class_bytes(class));
-            count_cached(device, pool, -(int64_t)class_bytes(class));
+            ops->free(device.index, memory, luda__class_bytes(class));
+            count_cached(device, pool, -(int64_t)luda__class_bytes(class));
         }
     pthread_mutex_unlock(&pool->lock);
 }
@@ -231,10 +206,10 @@ void *luda__allocate(luda_device device, size_t bytes)
 {
     const luda_device_ops *ops = luda__device(device);
     pool *pool = pool_of(device);
-    int class = class_of(bytes);
+    int class = luda__size_class(bytes);
     if (!ops || class >= CLASSES)
         return NULL;
-    size_t rounded = class_bytes(class);
+    size_t rounded = luda__class_bytes(class);
     register_thread();
     if (!count_in(device, pool, (int64_t)rounded))
         return NULL;
@@ -264,8 +239,8 @@ void *luda__allocate(luda_device device, size_t bytes)
 void luda__deallocate(luda_device device, void *memory, size_t bytes)
 {
     pool *pool = pool_of(device);
-    int class = class_of(bytes);
-    size_t rounded = class_bytes(class);
+    int class = luda__size_class(bytes);
+    size_t rounded = luda__class_bytes(class);
     if (!memory)
         return;
     register_thread();
@@ -290,21 +265,18 @@ void luda__deallocate(luda_device device, void *memory, size_t bytes)
 
 /* --- Objects: from the same thread caches, uncounted --- */
 
-void *luda__object_new(size_t bytes)
+void *luda__object_take(int class, size_t class_bytes)
 {
-    int class = class_of(bytes);
-    void *memory = take_cached(class);
+    void *memory = class < THREAD_CLASSES ? take_cached(class) : NULL;
     if (!memory)
-        return posix_memalign(&memory, 64, class_bytes(class)) == 0 ? memory : NULL;
-    cache.cached -= (int64_t)class_bytes(class);
+        return posix_memalign(&memory, 64, class_bytes) == 0 ? memory : NULL;
+    cache.cached -= (int64_t)class_bytes;
     return memory;
 }
 
-void luda__object_free(void *memory, size_t bytes)
+void luda__object_give(int class, size_t class_bytes, void *memory)
 {
-    int class = class_of(bytes);
-    size_t rounded = class_bytes(class);
-    if ((size_t)cache.count[class] * rounded >= THREAD_BYTES) {
+    if (class >= THREAD_CLASSES || (size_t)cache.count[class] * class_bytes >= THREAD_BYTES) {
         free(memory);
         return;
     }
@@ -313,7 +285,7 @@ void luda__object_free(void *memory, size_t bytes)
     block->next = cache.blocks[class];
     cache.blocks[class] = block;
     cache.count[class]++;
-    cache.cached += (int64_t)rounded;
+    cache.cached += (int64_t)class_bytes;
 }
 
 void luda__count_tensor(luda_device device, int change)

@@ -141,9 +141,49 @@ luda_status luda__storage_wrap(luda_device device, void *data, size_t bytes, voi
 void *luda__allocate(luda_device device, size_t bytes);
 void luda__deallocate(luda_device device, void *memory, size_t bytes);
 void luda__count_tensor(luda_device device, int change);
-/* Memory of tensors, storages and nodes themselves: of a few hundred bytes, kept by the thread for the next one. */
-void *luda__object_new(size_t bytes);
-void luda__object_free(void *memory, size_t bytes);
+
+/* Size classes: four an octave above 64 bytes, from 1 MiB on 32. */
+enum { LUDA__SMALLEST_SHIFT = 6, LUDA__FINE_SHIFT = 20, LUDA__COARSE_CLASSES = 4 * (LUDA__FINE_SHIFT - LUDA__SMALLEST_SHIFT) };
+
+static inline int luda__size_class(size_t bytes)
+{
+    if (bytes <= (size_t)1 << LUDA__SMALLEST_SHIFT)
+        return 0;
+    int top = 63 - __builtin_clzll(bytes - 1); /* 2^top < bytes <= 2^(top+1) */
+    if (top >= LUDA__FINE_SHIFT)
+        return LUDA__COARSE_CLASSES + 32 * (top - LUDA__FINE_SHIFT) + ((int)((bytes - 1) >> (top - 5)) & 31) + 1;
+    int quarter = (int)((bytes - 1) >> (top - 2)) & 3;
+    return 4 * (top - LUDA__SMALLEST_SHIFT) + quarter + 1;
+}
+
+static inline size_t luda__class_bytes(int class)
+{
+    if (class == 0)
+        return (size_t)1 << LUDA__SMALLEST_SHIFT;
+    if (class <= LUDA__COARSE_CLASSES) {
+        int top = (class - 1) / 4 + LUDA__SMALLEST_SHIFT;
+        return ((size_t)1 << top) + ((size_t)((class - 1) % 4 + 1) << (top - 2));
+    }
+    int index = class - 1 - LUDA__COARSE_CLASSES, top = index / 32 + LUDA__FINE_SHIFT;
+    return ((size_t)1 << top) + ((size_t)(index % 32 + 1) << (top - 5));
+}
+
+/* Memory of tensors, storages and nodes themselves, kept by the thread for the next one. Where their size is known, so is the class. */
+void *luda__object_take(int class, size_t class_bytes);
+void luda__object_give(int class, size_t class_bytes, void *memory);
+
+static inline void *luda__object_new(size_t bytes)
+{
+    int class = luda__size_class(bytes);
+    return luda__object_take(class, luda__class_bytes(class));
+}
+
+static inline void luda__object_free(void *memory, size_t bytes)
+{
+    int class = luda__size_class(bytes);
+    luda__object_give(class, luda__class_bytes(class), memory);
+}
+
 /* A storage's free function for memory that nobody gives back. */
 void luda__leave_alone(void *owner, void *data, size_t bytes);
 /* The name of the site; NULL where nobody asked for one. */
@@ -172,9 +212,20 @@ struct luda_tensor {
 
 extern const luda_class luda__tensor_class;
 
+extern const uint8_t luda__dtype_bytes[LUDA_DTYPE_COUNT];
+
 static inline void *luda__data(const luda_tensor *t)
 {
-    return (char *)t->storage->data + t->offset * luda_dtype_size((luda_dtype)t->dtype);
+    return (char *)t->storage->data + t->offset * luda__dtype_bytes[t->dtype];
+}
+static inline bool luda__equal_shapes(const luda_tensor *a, const luda_tensor *b)
+{
+    if (a->ndim != b->ndim)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d])
+            return false;
+    return true;
 }
 static inline bool luda__same_device(luda_device a, luda_device b)
 {
@@ -186,6 +237,8 @@ luda_status luda__tensor_over(luda_storage *storage, luda_dtype dtype, int ndim,
                               int64_t offset, luda_tensor **out);
 luda_status luda__tensor_alias(const luda_tensor *tensor, luda_tensor **out);
 luda_status luda__tensor_like(const luda_tensor *tensor, luda_tensor **out); /* uninitialised, contiguous */
+/* The same for a contiguous tensor, with another dtype; nothing is checked. */
+luda_status luda__tensor_shaped(const luda_tensor *like, luda_dtype dtype, luda_tensor **out);
 luda_status luda__zeros(luda_dtype dtype, luda_device device, int ndim, const int64_t *shape, luda_tensor **out);
 /* Of a tensor of the shape, which is checked. */
 luda_status luda__count_bytes(int ndim, const int64_t *shape, luda_dtype dtype, size_t *bytes);

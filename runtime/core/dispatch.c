@@ -364,27 +364,30 @@ luda_status luda__run(luda_plan *plan, luda_tensor *const *in, luda_tensor *into
     return LUDA_OK;
 }
 
-/* All elements as one dimension; a single one is repeated. */
+/* All elements as one dimension; a single one, also a stretched one, is repeated. */
 static void flat_operand(const luda_tensor *t, int64_t numel, luda_operand *o)
 {
     o->data = luda__data(t);
     o->dtype = t->dtype;
     o->ndim = 1;
     o->numel = o->shape[0] = numel;
-    o->stride[0] = t->numel == numel;
+    o->stride[0] = t->contiguous && t->numel == numel;
 }
 
 luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor *into, luda_tensor **out)
 {
     luda_operand ins[LUDA_MAX_INPUTS], outs[1];
     char message[256];
-    const luda_tensor *like = in[nin > 1 && in[1]->ndim > in[0]->ndim];
+    const luda_tensor *like = in[0];
+    for (int i = 1; i < nin; i++)
+        if (in[i]->ndim > like->ndim || (in[i]->ndim == like->ndim && !like->contiguous))
+            like = in[i];
     luda_kernel kernel = luda__cpu_kernels()->kernels[op][like->dtype];
     if (!kernel)
         return luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on cpu", luda_op_get(op)->name, luda_dtype_name((luda_dtype)like->dtype));
     luda_tensor *made = luda__retain(into);
     if (!into)
-        LUDA_TRY(luda_tensor_new(result, like->storage->device, like->ndim, like->shape, &made));
+        LUDA_TRY(luda__tensor_shaped(like, result, &made));
     for (int i = 0; i < nin; i++)
         flat_operand(in[i], like->numel, &ins[i]);
     flat_operand(made, like->numel, &outs[0]);

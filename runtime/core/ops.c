@@ -8,11 +8,15 @@
 
 static const struct {
     const char *name;
-    int size;
     luda__dtype_class class;
     const char *file_name;
 } dtypes[] = {
-#define LUDA_DTYPE(suffix, NAME, stored, compute, class, file_name) { #suffix, sizeof(stored), LUDA__##class, file_name },
+#define LUDA_DTYPE(suffix, NAME, stored, compute, class, file_name) { #suffix, LUDA__##class, file_name },
+#include "../../kernels/dtypes.def"
+};
+
+const uint8_t luda__dtype_bytes[LUDA_DTYPE_COUNT] = {
+#define LUDA_DTYPE(suffix, NAME, stored, ...) [LUDA_##NAME] = sizeof(stored),
 #include "../../kernels/dtypes.def"
 };
 
@@ -23,7 +27,7 @@ const char *luda_dtype_name(luda_dtype dtype)
 
 int luda_dtype_size(luda_dtype dtype)
 {
-    return (unsigned)dtype < LUDA_DTYPE_COUNT ? dtypes[dtype].size : 0;
+    return (unsigned)dtype < LUDA_DTYPE_COUNT ? luda__dtype_bytes[dtype] : 0;
 }
 
 int luda_dtype_from_name(const char *name)
@@ -57,7 +61,7 @@ static luda_op_info ops[LUDA_OP_COUNT + 1] = {
 };
 
 static luda_attrs defaults[LUDA_OP_COUNT];
-static luda__op_facts op_facts[LUDA_OP_COUNT];
+luda__op_facts luda__facts_of[LUDA_OP_COUNT];
 
 /* --- Attribute fields --- */
 
@@ -184,14 +188,14 @@ static bool parse_autocast(luda_op op)
     const char *value = find_fact(ops[op].facts, "autocast", &length);
     for (int kind = LUDA__AUTOCAST_LOW; value && kind <= LUDA__AUTOCAST_F32; kind++)
         if (strlen(words[kind]) == length && strncmp(words[kind], value, length) == 0)
-            op_facts[op].autocast = (luda__autocast)kind;
-    return !value || op_facts[op].autocast != LUDA__AUTOCAST_NONE;
+            luda__facts_of[op].autocast = (luda__autocast)kind;
+    return !value || luda__facts_of[op].autocast != LUDA__AUTOCAST_NONE;
 }
 
 static bool parse_row(luda_op op)
 {
     luda_op_info *info = &ops[op];
-    luda__op_facts *facts = &op_facts[op];
+    luda__op_facts *facts = &luda__facts_of[op];
     size_t length;
     if (!known_facts(info->facts))
         return false;
@@ -204,7 +208,7 @@ static bool parse_row(luda_op op)
     facts->inplace = find_fact(info->facts, "inplace", &length) != NULL;
     facts->recompute_cheap = find_fact(info->facts, "recompute", &length) != NULL;
     facts->is_view = strcmp(info->types, "VIEW") == 0;
-    facts->is_map = strcmp(info->family, "map") == 0;
+    facts->map_inputs = strcmp(info->family, "map") == 0 ? (int8_t)info->inputs : 0;
     for (int dtype = 0; dtype < LUDA_DTYPE_COUNT; dtype++) {
         bool compares = strcmp(info->types, "COMPARE") == 0, any = strcmp(info->types, "ANY") == 0;
         bool number = strcmp(info->types, "NUM") == 0 && dtype != LUDA_BOOL;
@@ -229,11 +233,6 @@ __attribute__((constructor)) static void parse_table(void)
 const char *luda_table_fault(void)
 {
     return table_fault;
-}
-
-const luda__op_facts *luda__facts(luda_op op)
-{
-    return &op_facts[op];
 }
 
 const luda_op_info *luda_op_get(luda_op op)

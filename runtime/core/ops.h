@@ -15,12 +15,17 @@ typedef enum luda__autocast { LUDA__AUTOCAST_NONE, LUDA__AUTOCAST_LOW, LUDA__AUT
 typedef struct luda__op_facts {
     bool random, inplace, accumulate, recompute_cheap, is_view;
     luda__autocast autocast;
-    /* Elementwise rows: the type of the result where all inputs have the same type, or -1 where they are cast first. */
-    bool is_map;
+    /* Elementwise rows: the number of inputs (0: not one), and the result's type where all have the same, or -1 where they are cast. */
+    int8_t map_inputs;
     int8_t map_result[LUDA_DTYPE_COUNT];
 } luda__op_facts;
 
-const luda__op_facts *luda__facts(luda_op op);
+extern luda__op_facts luda__facts_of[LUDA_OP_COUNT];
+
+static inline const luda__op_facts *luda__facts(luda_op op)
+{
+    return &luda__facts_of[op];
+}
 
 /* Type rules (types.c): what inputs are cast to and what outputs are, into the plan. */
 luda_status luda__plan_types(luda_plan *plan);

@@ -172,6 +172,15 @@ luda_status luda__tensor_alias(const luda_tensor *t, luda_tensor **out)
     return luda__tensor_over(t->storage, (luda_dtype)t->dtype, t->ndim, t->shape, t->stride, t->offset, out);
 }
 
+luda_status luda__tensor_shaped(const luda_tensor *t, luda_dtype dtype, luda_tensor **out)
+{
+    luda_storage *storage;
+    LUDA_TRY(luda__storage_new(t->storage->device, (size_t)(t->numel * luda__dtype_bytes[dtype]), &storage));
+    luda_status status = luda__tensor_over(storage, dtype, t->ndim, t->shape, NULL, 0, out);
+    luda__release(storage);
+    return status;
+}
+
 luda_status luda__tensor_like(const luda_tensor *t, luda_tensor **out)
 {
     return luda_tensor_new((luda_dtype)t->dtype, t->storage->device, t->ndim, t->shape, out);

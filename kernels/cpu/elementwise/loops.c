@@ -447,7 +447,7 @@ static void run_loop(const luda_operand *const *operands, int count, int stream,
         luda__parallel(ceil_div(l.space.numel, l.slab), run_slab, &l);
 }
 
-/* Few elements that lie one behind the other in all operands: one run, without a plan. */
+/* Few elements in one dimension of all operands: one run, without a plan. */
 static int run_short(const luda_operand *const *operands, int count, loop_function fn, const void *arg)
 {
     int64_t numel = operands[0]->numel;
@@ -455,10 +455,10 @@ static int run_short(const luda_operand *const *operands, int count, loop_functi
     if (numel > LOOP_SLAB || numel == 0)
         return 0;
     for (int o = 0; o < count; o++) {
-        if (operands[o]->ndim != 1 || operands[o]->shape[0] != numel || operands[o]->stride[0] != 1)
+        if (operands[o]->ndim != 1 || operands[o]->shape[0] != numel)
             return 0;
         run.data[o] = operands[o]->data;
-        run.stride[o] = 1;
+        run.stride[o] = operands[o]->stride[0];
     }
     fn(&run, arg);
     return 1;

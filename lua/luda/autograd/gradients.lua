@@ -26,15 +26,19 @@ function Gradients.__index(self, key)
   end
 end
 
---- An empty container, or one around a reference that passes to it.
-function Gradients:init(owned)
-  if owned == nil then
-    local out = ffi.new("luda_gradients *[1]")
-    lib.check(C.luda_gradients_new(out))
-    owned = out[0]
-  end
-  self.pointer = ffi.gc(owned, C.luda_gradients_release)
+--- An empty container.
+function Gradients:init()
+  local out = ffi.new("luda_gradients *[1]")
+  lib.check(C.luda_gradients_new(out))
+  self.pointer = ffi.gc(out[0], C.luda_gradients_release)
   scope.own(self)
+end
+
+--- A container around a reference that passes to it.
+function Gradients.adopt(owned)
+  local self = setmetatable({ pointer = ffi.gc(owned, C.luda_gradients_release) }, Gradients)
+  scope.own(self)
+  return self
 end
 
 local function container(self)

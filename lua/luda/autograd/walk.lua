@@ -6,7 +6,7 @@ local memory = require "luda.memory"
 local Gradients = require "luda.autograd.gradients"
 local tags = require "luda.autograd.tags"
 
-local ffi, C, context = lib.ffi, lib.C, lib.context
+local ffi, C, context, signals = lib.ffi, lib.C, lib.context, lib.signals
 local pointer = memory.pointer
 
 local M = {}
@@ -19,14 +19,15 @@ local M = {}
 ---@field outer? any a walk whose waiting node gets what they stopped with
 ---@field on_leaf? fun(id: integer, gradients: luda.Gradients) a leaf's gradient is final
 
-local function step_through(walk, options, gradients)
-  local event = ffi.new("int[1]")
-  while true do
-    C.luda_context_use(context)
-    lib.check(C.luda_walk_step(walk, event))
-    if event[0] == C.LUDA_WALK_DONE then
-      return
-    elseif event[0] == C.LUDA_LEAF_FINAL then
+local function step(walk, event)
+  C.luda_context_use(context)
+  lib.check(C.luda_walk_step(walk, event))
+end
+
+--- Goes on after `event`.
+local function step_through(walk, event, options, gradients)
+  while event[0] ~= C.LUDA_WALK_DONE do
+    if event[0] == C.LUDA_LEAF_FINAL then
       options.on_leaf(tonumber(C.luda_walk_leaf(walk)), gradients)
     else
       local handler = tags.get(tonumber(C.luda_walk_tag(walk)))
@@ -36,6 +37,7 @@ local function step_through(walk, options, gradients)
       C.luda_set_grad_enabled(options.create_graph and 1 or 0)
       handler:run(walk, options)
     end
+    step(walk, event)
   end
 end
 
@@ -58,6 +60,60 @@ function M.lent(tensor)
   return memory.adopt(tensor)
 end
 
+local function explained(err)
+  local anomaly = package.loaded["luda.autograd.anomaly"]
+  return anomaly and anomaly.explain(err) or err
+end
+
+local function first_steps(walk, event, options, gradients)
+  if not event then
+    event = ffi.new("int[1]")
+    step(walk, event)
+  end
+  step_through(walk, event, options, gradients)
+end
+
+--- Goes through a walk that was just made or, with an event, waits.
+local function finish(walk, event, options)
+  local mode = C.luda_grad_enabled()
+  ffi.gc(walk, C.luda_walk_release)
+  local found = C.luda_walk_gradients(walk)
+  C.luda_gradients_retain(found)
+  local gradients = Gradients.adopt(found)
+  local autocast = C.luda_set_autocast(-1) -- for what runs in Lua; the core's steps turn it off themselves
+  local ok, err = pcall(first_steps, walk, event, options, gradients)
+  if ok and options.outer then
+    ok, err = pcall(lib.check, C.luda_walk_hand_over(walk, options.outer))
+  end
+  C.luda_set_grad_enabled(mode)
+  C.luda_set_autocast(autocast)
+  C.luda_walk_release(ffi.gc(walk, nil))
+  tags.drain()
+  if not ok then
+    gradients:release()
+    error(explained(err), 0)
+  end
+  return gradients
+end
+
+local waiting, waits_for, NO_OPTIONS = ffi.new("luda_walk *[1]"), ffi.new("int[1]"), {}
+
+--- The common walk: from one loss, without options. All of it is one call where Lua has nothing to do.
+---@param root luda.Tensor
+---@return luda.Gradients
+function M.backward(root)
+  local found = C.luda_call_backward(context, root.handle, waiting, waits_for)
+  if found ~= nil then
+    return Gradients.adopt(found)
+  end
+  local walk = waiting[0]
+  if walk ~= nil then
+    return finish(walk, ffi.new("int[1]", waits_for[0]), NO_OPTIONS)
+  end
+  local _, err = pcall(lib.raise, signals.status)
+  return error(explained(err), 0)
+end
+
 --- Walks the graph below `roots`.
 ---@param roots luda.Tensor[]
 ---@param seeds table<integer, luda.Tensor|false> by root
@@ -65,7 +121,6 @@ end
 ---@return luda.Gradients
 function M.run(roots, seeds, options)
   C.luda_context_use(context)
-  local mode = C.luda_grad_enabled()
   local inputs = options.inputs or {}
   local wanted = pointers(inputs, #inputs)
   local settings = ffi.new("luda_backward_options", {
@@ -77,28 +132,10 @@ function M.run(roots, seeds, options)
   })
   local out = ffi.new("luda_walk *[1]")
   lib.check(C.luda_walk_new(pointers(roots, #roots), pointers(seeds, #roots), #roots, settings, out))
-  local walk = ffi.gc(out[0], C.luda_walk_release)
   if options.on_leaf then
-    C.luda_walk_report_leaves(walk, 1)
+    C.luda_walk_report_leaves(out[0], 1)
   end
-  local found = C.luda_walk_gradients(walk)
-  C.luda_gradients_retain(found)
-  local gradients = Gradients(found)
-  local autocast = C.luda_set_autocast(-1) -- for what runs in Lua; the core's steps turn it off themselves
-  local ok, err = pcall(step_through, walk, options, gradients)
-  if ok and options.outer then
-    ok, err = pcall(lib.check, C.luda_walk_hand_over(walk, options.outer))
-  end
-  C.luda_set_grad_enabled(mode)
-  C.luda_set_autocast(autocast)
-  C.luda_walk_release(ffi.gc(walk, nil))
-  tags.drain()
-  if not ok then
-    gradients:release()
-    local anomaly = package.loaded["luda.autograd.anomaly"]
-    error(anomaly and anomaly.explain(err) or err, 0)
-  end
-  return gradients
+  return finish(out[0], nil, options)
 end
 
 return M

@@ -60,7 +60,7 @@ function Accumulator:grads(given)
   local out = ffi.new("luda_gradients *[1]")
   C.luda_context_use(context)
   lib.check(C.luda_accumulator_take(self.pointer, options.mean and 1 or 0, out))
-  return Gradients(out[0])
+  return Gradients.adopt(out[0])
 end
 
 --- Additions since the last grads().
