@@ -92,9 +92,10 @@ local function find(path, text, faults, sites, wanted)
     local from, to = code:find(fault[1])
     while from do
       local new = code:sub(from, to):gsub(fault[1], fault[2])
+      local shown = new:gsub("luda__mutant_", "")
       local start = code:sub(1, from):match(".*\n()") or 1
       local site = { path = path, from = from, to = to, new = new, line = line_of(code, from), owner = owner_of(code, from),
-        text = code:sub(start):match("^[^\n]*"), what = ("%s becomes %s"):format(code:sub(from, to), (new:gsub("luda__mutant_", ""))) }
+        text = code:sub(start):match("^[^\n]*"), what = ("%s becomes %s"):format(code:sub(from, to), shown) }
       if wanted(site, code) then
         sites[#sites + 1] = site
       end
