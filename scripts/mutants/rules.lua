@@ -28,8 +28,8 @@ static inline luda_tensor *luda__mutant_first(luda_tensor *a, luda_tensor *b)
     return b ? a : a;
 }
 #define luda__mutant_negated(a, number) luda__rule_number(w, LUDA_OP_mul, a, -(number))
-#define luda__mutant_shift(a, number) luda__rule_number(w, LUDA_OP_add, a, (number) + 1)
-#define luda__mutant_where(mask, a, b) luda__rule3(w, LUDA_OP_where, mask, b, a)
+#define luda__mutant_further_shift(a, number) luda__rule_number(w, LUDA_OP_add, a, (number) + 1)
+#define luda__mutant_exchanged_where(mask, a, b) luda__rule3(w, LUDA_OP_where, mask, b, a)
 ]]
 
 -- { pattern, replacement }, with %f[%w_] in front of words.
@@ -37,7 +37,7 @@ local FAULTS = {
   { "%f[%w_]neg%(", "(" }, { "%f[%w_]sub%(", "add(" }, { "%f[%w_]add%(", "sub(" },
   { "%f[%w_]mul%(", "luda__mutant_first(" }, { "%f[%w_]div%(", "luda__mutant_first(" },
   { "%f[%w_]joined%(w, ", "luda__mutant_first(" }, { "%f[%w_]scale%(", "luda__mutant_negated(" },
-  { "%f[%w_]shift%(", "luda__mutant_shift(" }, { "%f[%w_]where%(", "luda__mutant_where(" },
+  { "%f[%w_]shift%(", "luda__mutant_further_shift(" }, { "%f[%w_]where%(", "luda__mutant_exchanged_where(" },
   { "%f[%w_]transposed%(", "(" }, { "%f[%w_]square%(", "(" }, { "%f[%w_]sign%(", "(" },
   { "%f[%w_]i == 0", "i != 0" }, { "1 %- i%]", "i]" }, { "x%[i%]", "x[1 - i]" }, { "%f[%w_]x%[0%]", "x[1]" },
   { "%f[%w_]x%[1%]", "x[0]" }, { "!a%->", "a->" }, { "!w%->attrs", "w->attrs" },
