@@ -514,6 +514,8 @@ LUDA_API luda_status luda_gradients_norm(const luda_gradients *gradients, double
  */
 LUDA_API luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm);
 LUDA_API luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit);
+/* Replaces gradients by factor times themselves, those of halves by float32 ones. */
+LUDA_API luda_status luda_gradients_scale(luda_gradients *gradients, double factor);
 
 /* Sums gradients of several backward passes, for these parameters; gradients of others are left out. */
 typedef struct luda_accumulator luda_accumulator;
@@ -733,10 +735,11 @@ LUDA_API double luda_call_attrs(luda_context *context, int op, double a, double 
 /* The general form: in[i] 0 means absent; out gets a handle for each output that is not hidden. */
 LUDA_API luda_status luda_call_full(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double *out);
 /*
- * Backward from a handle with one element, as far as it goes without Lua: the gradients (a new reference). NULL: a failure, or
- * *walk waits for what *event says.
+ * Backward from a handle, as far as it goes without Lua: the gradients (a new reference). NULL: a failure, or *walk waits for
+ * what *event says. gradient: a handle, or 0 for a root of one element.
  */
-LUDA_API luda_gradients *luda_call_backward(luda_context *context, double root, luda_walk **walk, int *event);
+LUDA_API luda_gradients *luda_call_backward(luda_context *context, double root, double gradient, int retain, int create_graph,
+                                            luda_walk **walk, int *event);
 LUDA_API luda_status luda_call_into(luda_context *context, int op, const double *in, int nin, const luda_attrs *attrs, double into);
 
 #ifndef LUDA_CDEF

@@ -36,18 +36,22 @@ add() {
 
 LUDA_LIB="$(cd "$build" && pwd)/libluda.so"
 export LUDA_LIB LUDA_BUILD="$(cd "$build" && pwd)"
-for spec in spec/*_spec.lua; do
-  case "$spec" in *"$pattern"*) ;; *) continue ;; esac
-  name=$(basename "$spec" .lua)
-  LD_PRELOAD="${BUSTED_PRELOAD:-}" timeout 300 luajit /usr/bin/busted "$spec" >"$logs/$name" 2>&1
-  add "$logs/$name" "$spec" $?
-done
-for test in "$build"/spec/*_test; do
-  [ -x "$test" ] || continue
-  case "$test" in *"$pattern"*) ;; *) continue ;; esac
-  name=$(basename "$test")
-  timeout 300 "$test" >"$logs/$name" 2>&1
-  add "$logs/$name" "$name" $?
+# Every test writes LOG and LOG.status; as many run at once as there are cores.
+one='
+name=$(basename "$2" .lua)
+case "$2" in
+  *.lua) LD_PRELOAD="${BUSTED_PRELOAD:-}" timeout 300 luajit /usr/bin/busted "$2" ;;
+  *) timeout 300 "$2" ;;
+esac >"$1/$name" 2>&1
+echo $? >"$1/$name.status"
+'
+list=$(for test in spec/*_spec.lua "$build"/spec/*_test; do
+  case "$test" in *"$pattern"*) [ ! -x "$test" ] && [ "${test%.lua}" = "$test" ] || echo "$test" ;; esac
+done)
+echo "$list" | xargs -r -P "$(nproc)" -I TEST sh -c "$one" run "$logs" TEST
+for test in $list; do
+  name=$(basename "$test" .lua)
+  add "$logs/$name" "$test" "$(cat "$logs/$name.status")"
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -80,6 +80,32 @@ local function train_composed(device)
   return losses, model[1].weight:detach():to("cpu"):totable()
 end
 
+--- Windows of pieces under a scaler, unscaled by hand every second time, with averages; losses and one of the averages.
+local function train_scaled(device)
+  local nn, optim = luda.nn, luda.optim
+  luda.manual_seed(11)
+  local model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)):to_dtype("f64"):to(device)
+  local optimizer, sums = optim.AdamW(model, { max_grad_norm = 1 }), optim.Accumulator(model)
+  local scaler, ema = optim.GradScaler { growth_interval = 2 }, optim.EMA(model, 0.5)
+  local x, y = luda.randn(10, 3, { dtype = "f64" }):to(device), luda.randn(10, 2, { dtype = "f64" }):to(device)
+  local losses = {}
+  for step = 1, 5 do
+    luda.scope(function()
+      losses[2 * step - 1] = sums:run({ x, y }, { size = 3, scaler = scaler }, function(a, b)
+        return nn.mse_loss(model(a), b) * (step == 3 and math.huge or 1)
+      end)
+      local grads = sums:grads { mean = true }
+      if step % 2 == 0 then
+        scaler:unscale_(grads):clip_norm_(0.5)
+      end
+      assert.equal(step == 3, scaler:step(optimizer, 0.01, grads).skipped)
+      losses[2 * step] = scaler:update()
+      ema:update(optimizer)
+    end)
+  end
+  return losses, optim.EMA(model, 0.5):load_state(ema:state()).averages[1]:to("cpu"):totable()
+end
+
 if not luda.has("cuda") then
   pending("no CUDA device; an emulated one is built with -DLUDA_EMULATOR=ON", function() end)
   return
@@ -168,7 +194,7 @@ describe("cuda", function()
   end)
 
   for name, run in pairs { ["trains"] = train, ["trains a convolutional network"] = train_images,
-    ["trains composed layers"] = train_composed } do
+    ["trains composed layers"] = train_composed, ["trains scaled"] = train_scaled } do
     it(name .. " as the CPU does", function()
       luda.scope(function()
         local losses, weight = run("cpu")

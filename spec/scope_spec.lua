@@ -34,6 +34,21 @@ describe("a scope", function()
     assert.is_nil(list[3])
   end)
 
+  it("holds on to nothing that it was called with", function()
+    local held = setmetatable({}, { __mode = "v" })
+    for _, results in ipairs { 0, 1, 5, 7 } do
+      for i = 1, 7 do
+        held[i] = {}
+      end
+      luda.scope(function()
+        return unpack({ 1, 2, 3, 4, 5, 6, 7 }, 1, results)
+      end, held[1], held[2], held[3], held[4], held[5], held[6], held[7])
+      collectgarbage()
+      collectgarbage()
+      assert.is_nil(next(held))
+    end
+  end)
+
   it("finds survivors in tables of any depth, with cycles", function()
     local hidden
     local tree = luda.scope(function()

@@ -144,10 +144,7 @@ function M.position(op, name, value, size)
   if value == 0 then
     errors.raise("index", "%s: %s is 0; positions count from 1, or from -1 at the end", op, name)
   end
-  if value > 0 then
-    return value - 1
-  end
-  return (size or 0) + value
+  return value > 0 and value - 1 or (size or 0) + value
 end
 
 --- A size; -1 stands for one that follows from the others.
@@ -220,22 +217,29 @@ M.absent = {}
 ---@param known table<string, any> name to default
 ---@return table
 function M.options(op, given, known)
-  if given ~= nil and type(given) ~= "table" then
-    errors.raise("invalid", "%s: options are a table, not %s", op, M.describe(given))
-  end
   local result = {}
   for name, default in pairs(known) do
     if default ~= M.absent then
       result[name] = default
     end
   end
-  for name, value in pairs(given or {}) do
-    if known[name] == nil then
-      M.unknown_option(op, name, known)
-    end
+  for name, value in pairs(M.check_options(op, given or {}, known)) do
     result[name] = value
   end
   return result
+end
+
+--- An error unless `given`, which is returned, is a table that has only names in `known` (as keys).
+function M.check_options(op, given, known)
+  if type(given) ~= "table" then
+    errors.raise("invalid", "%s: options are a table, not %s", op, M.describe(given))
+  end
+  for name in pairs(given) do
+    if known[name] == nil then
+      M.unknown_option(op, name, known)
+    end
+  end
+  return given
 end
 
 --- Raises about an option that `known` (names as keys) lacks.
@@ -263,10 +267,7 @@ function M.named(op, names, defaults, ...)
       for _, name in ipairs(names) do
         known[name] = true
       end
-      for name, option in pairs(value) do
-        if not known[name] then
-          M.unknown_option(op, name, known)
-        end
+      for name, option in pairs(M.check_options(op, value, known)) do
         result[name] = option
       end
     elseif names[i] then

@@ -13,6 +13,9 @@ local walks = require "luda.autograd.walk"
 local ffi, C, context = lib.ffi, lib.C, lib.context
 local methods, is_tensor = tensors.methods, tensors.is_tensor
 
+local NO_OPTIONS = {}
+local BACKWARD = { gradient = true, retain = true, create_graph = true, on_leaf = true }
+
 local M = {
   Gradients = Gradients,
   Function = custom.Function,
@@ -36,16 +39,17 @@ methods.register_hook = custom.register_hook
 ---@return luda.Gradients
 function methods.backward(loss, given)
   if given == nil then
-    return walks.backward(loss)
+    return walks.backward(loss, false, NO_OPTIONS)
   end
-  local absent = args.absent
-  local options = args.options("backward", given, {
-    gradient = absent, retain = false, create_graph = false, on_leaf = absent,
-  })
-  if options.gradient ~= nil and not is_tensor(options.gradient) then
-    errors.raise("invalid", "backward: gradient must be a tensor, not %s", args.describe(options.gradient))
+  args.check_options("backward", given, BACKWARD)
+  local gradient = given.gradient
+  if gradient ~= nil and not is_tensor(gradient) then
+    errors.raise("invalid", "backward: gradient must be a tensor, not %s", args.describe(gradient))
   end
-  return walks.run({ loss }, { options.gradient or false }, options)
+  if given.on_leaf then
+    return walks.run({ loss }, { gradient or false }, given)
+  end
+  return walks.backward(loss, gradient or false, given)
 end
 
 local function as_list(value)

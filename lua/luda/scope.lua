@@ -25,6 +25,9 @@ local frames = setmetatable({}, {
 })
 
 local function store(frame, ...)
+  for i = 5, frame.n do -- arguments, where fewer results follow
+    frame[i] = nil
+  end
   frame.n = select("#", ...)
   if frame.n <= 4 then
     frame[1], frame[2], frame[3], frame[4] = ...

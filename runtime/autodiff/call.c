@@ -145,13 +145,16 @@ luda_status luda_call_into(luda_context *context, int op, const double *handles,
     return status;
 }
 
-luda_gradients *luda_call_backward(luda_context *context, double root, luda_walk **walk, int *event)
+luda_gradients *luda_call_backward(luda_context *context, double root, double gradient, int retain, int create_graph,
+                                   luda_walk **walk, int *event)
 {
     luda_context_use(context);
-    luda_tensor *tensor = luda_handle_tensor(context, root);
+    luda_backward_options options = { .retain = retain, .create_graph = create_graph };
+    luda_tensor *tensor = luda_handle_tensor(context, root), *seed = gradient != 0 ? luda_handle_tensor(context, gradient) : NULL;
     luda_walk *made = NULL;
     *walk = NULL;
-    luda_status status = tensor ? luda_walk_new(&tensor, NULL, 1, NULL, &made) : LUDA_ECLOSED;
+    bool alive = tensor && (seed || gradient == 0);
+    luda_status status = alive ? luda_walk_new(&tensor, &seed, 1, &options, &made) : LUDA_ECLOSED;
     if (status == LUDA_OK)
         status = luda_walk_step(made, event);
     if (status == LUDA_OK && *event != LUDA_WALK_DONE) {

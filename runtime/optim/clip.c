@@ -81,17 +81,19 @@ luda_status luda_gradients_norm(const luda_gradients *gradients, double *out)
 }
 
 /*
- * Replaces each gradient by factor times itself, clamped to `limit`. Gradients may be shared with others (both terms
- * of a sum have the same), so the clipped ones are new tensors.
+ * Replaces each gradient by factor times itself, clamped to `limit`; a half by a float where `wide`. Gradients may be
+ * shared with others (both terms of a sum have the same), so the new ones are new tensors.
  */
-static luda_status replace(luda_gradients *gradients, luda_tensor **list, int count, double factor, double limit)
+static luda_status replace(luda_gradients *gradients, luda_tensor **list, int count, double factor, double limit,
+                           bool wide)
 {
     luda_optim_sum *sums = malloc(((size_t)count + 1) * sizeof *sums);
     luda_tensor **scaled = calloc((size_t)count + 1, sizeof *scaled);
     luda_status status = sums && scaled ? LUDA_OK : luda__fail(LUDA_ENOMEM, "clip: no memory for a list");
 
     for (int i = 0; i < count && status == LUDA_OK; i++) {
-        status = luda__tensor_like(list[i], &scaled[i]);
+        luda_dtype dtype = wide && list[i]->dtype != LUDA_F64 ? LUDA_F32 : (luda_dtype)list[i]->dtype;
+        status = luda_tensor_new(dtype, list[i]->storage->device, list[i]->ndim, list[i]->shape, &scaled[i]);
         if (status == LUDA_OK) {
             sums[i] = luda__optim_sum_item(scaled[i], list[i], factor, 0);
             sums[i].limit = limit;
@@ -119,7 +121,7 @@ luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, do
     if (status == LUDA_OK)
         status = luda__optim_norms(list, count, NULL, &total);
     if (status == LUDA_OK && isfinite(total) && total > limit)
-        status = replace(gradients, list, count, limit / total, HUGE_VAL);
+        status = replace(gradients, list, count, limit / total, HUGE_VAL, false);
     release_list(list, count);
     if (status == LUDA_OK && norm)
         *norm = total;
@@ -136,7 +138,20 @@ luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit)
     LUDA_TRY(list_new(gradients, &list));
     luda_status status = unpack(gradients, list, &count);
     if (status == LUDA_OK)
-        status = replace(gradients, list, count, 1, limit);
+        status = replace(gradients, list, count, 1, limit, false);
+    release_list(list, count);
+    return status;
+}
+
+luda_status luda_gradients_scale(luda_gradients *gradients, double factor)
+{
+    luda_tensor **list;
+    int count = 0;
+
+    LUDA_TRY(list_new(gradients, &list));
+    luda_status status = unpack(gradients, list, &count);
+    if (status == LUDA_OK)
+        status = replace(gradients, list, count, factor, HUGE_VAL, true);
     release_list(list, count);
     return status;
 }

@@ -116,6 +116,9 @@ static void clipping_of_gradients(void)
     EXPECT(at(luda_gradients_get(gradients, luda_tensor_id(k)), 0) == 0.75);
     EXPECT_STATUS(LUDA_EINVAL, luda_gradients_clip_norm(gradients, -1, NULL));
     EXPECT_STATUS(LUDA_EINVAL, luda_gradients_clip_value(gradients, 0));
+    EXPECT_OK(luda_gradients_scale(gradients, 0x1p-140)); /* no number that a bfloat16 has */
+    luda_tensor *scaled = luda_gradients_get(gradients, luda_tensor_id(k));
+    EXPECT(luda_tensor_dtype(scaled) == LUDA_F32 && at(scaled, 0) == 0.75 * 0x1p-140 && at(k, 0) == 3);
     luda_gradients_release(gradients);
 
     luda_tensor *targets[2] = { g, k }, *sources[2] = { h, h };

@@ -96,19 +96,22 @@ local function finish(walk, event, options)
   return gradients
 end
 
-local waiting, waits_for, NO_OPTIONS = ffi.new("luda_walk *[1]"), ffi.new("int[1]"), {}
+local waiting, waits_for = ffi.new("luda_walk *[1]"), ffi.new("int[1]")
 
---- The common walk: from one loss, without options. All of it is one call where Lua has nothing to do.
+--- The common walk: from one tensor to all leaves. All of it is one call where Lua has nothing to do.
 ---@param root luda.Tensor
+---@param gradient luda.Tensor|false
+---@param options luda.WalkOptions retain and create_graph are looked at
 ---@return luda.Gradients
-function M.backward(root)
-  local found = C.luda_call_backward(context, root.handle, waiting, waits_for)
+function M.backward(root, gradient, options)
+  local found = C.luda_call_backward(context, root.handle, gradient and gradient.handle or 0, options.retain and 1 or 0,
+    options.create_graph and 1 or 0, waiting, waits_for)
   if found ~= nil then
     return Gradients.adopt(found)
   end
   local walk = waiting[0]
   if walk ~= nil then
-    return finish(walk, ffi.new("int[1]", waits_for[0]), NO_OPTIONS)
+    return finish(walk, ffi.new("int[1]", waits_for[0]), options)
   end
   local _, err = pcall(lib.raise, signals.status)
   return error(explained(err), 0)

@@ -1,4 +1,4 @@
---- Sums of gradients over several backward passes, and averages of parameters over many updates.
+--- Sums of gradients over several backward passes: windows of micro-batches, and batches that are cut into pieces.
 
 local lib = require "luda.ffi"
 local args = require "luda.args"
@@ -7,9 +7,11 @@ local errors = require "luda.error"
 local memory = require "luda.memory"
 local scope = require "luda.scope"
 local manifest = require "luda.manifest"
+local tensors = require "luda.tensor"
 local Gradients = require "luda.autograd.gradients"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
+local methods, is_tensor = tensors.methods, tensors.is_tensor
 
 ---@class luda.Accumulator
 ---@field pointer any luda_accumulator*
@@ -33,9 +35,14 @@ function Accumulator:__tostring()
   return ("luda.optim.Accumulator(%d parameters, %d additions)"):format(#self.list, self:count())
 end
 
+--- What a mean is over: a number, or a tensor of one element, like labels:ne(-100):sum().
+local function weight_of(op, weight)
+  return args.number(op, "the weight", is_tensor(weight) and methods.item(weight) or weight)
+end
+
 --- Adds weight · gradient. Without dtype a sum has the type of its first gradient; "f32" adds halves without rounding.
 ---@param grads luda.Gradients
----@param given? {dtype: string?, weight: number?}
+---@param given? {dtype: string?, weight: number|luda.Tensor?}
 ---@return luda.Accumulator self
 function Accumulator:accumulate(grads, given)
   local options = args.options("accumulate", given, { dtype = args.absent, weight = 1 })
@@ -44,8 +51,7 @@ function Accumulator:accumulate(grads, given)
   end
   local dtype = options.dtype and args.dtype("accumulate", options.dtype) or -1
   C.luda_context_use(context)
-  local status = C.luda_accumulator_add(self.pointer, grads.pointer, args.number("accumulate", "the weight", options.weight),
-    dtype)
+  local status = C.luda_accumulator_add(self.pointer, grads.pointer, weight_of("accumulate", options.weight), dtype)
   if status ~= 0 then
     memory.raise(status)
   end
@@ -74,6 +80,117 @@ end
 function Accumulator:weight()
   return C.luda_accumulator_weight(self.pointer)
 end
+
+-- Batches in pieces.
+
+--- The rows that all tensors of a batch have.
+local function rows_of(batch)
+  local rows
+  for i, tensor in ipairs(type(batch) == "table" and batch or {}) do
+    if not is_tensor(tensor) or tensor.ndim == 0 then
+      errors.raise("invalid", "run: entry %d of the batch must be a tensor with rows, not %s", i, args.describe(tensor))
+    end
+    rows = rows or tensor:size(1)
+    if tensor:size(1) ~= rows then
+      errors.raise("shape", "run: entry %d of the batch has shape %s, the first one has %d rows", i,
+        args.shape_text(tensor.shape), rows)
+    end
+  end
+  return rows or errors.raise("invalid", "run: the batch must be a tensor or a list of tensors, not %s", args.describe(batch))
+end
+
+--- How many rows each piece has.
+local function sizes_of(options, rows)
+  if (options.size == nil) == (options.sizes == nil) then
+    errors.raise("invalid", "run: give size, the rows of a piece, or sizes, a list")
+  end
+  local sizes, total = options.sizes or {}, 0
+  if options.size then
+    local size = args.integer("run", "size", options.size)
+    if size < 1 then
+      errors.raise("invalid", "run: size is %d, it must be at least 1", size)
+    end
+    for start = 0, rows - 1, size do
+      sizes[#sizes + 1] = math.min(size, rows - start)
+    end
+  end
+  for _, size in ipairs(sizes) do
+    if args.integer("run", "a size", size) < 0 then
+      errors.raise("invalid", "run: a size is %d", size)
+    end
+    total = total + size
+  end
+  if total ~= rows then
+    errors.raise("shape", "run: the sizes %s sum to %d, the batch has %d rows", args.shape_text(sizes), total, rows)
+  end
+  return sizes
+end
+
+--- One piece: its loss as a number, and what that is a mean over.
+local function run_piece(self, batch, options, fn, start, size)
+  local piece = {}
+  for i, tensor in ipairs(batch) do
+    piece[i] = methods.narrow(tensor, 1, start, size)
+  end
+  local loss, weight = fn(unpack(piece))
+  if not is_tensor(loss) then
+    errors.raise("invalid", "run: the function must return a loss, and what it is a mean over; it returned %s",
+      args.describe(loss))
+  end
+  weight = weight_of("run", type(weight) == "nil" and size or weight)
+  local grads = (options.scaler and options.scaler:scale(loss) or loss):backward()
+  self:accumulate(grads, { weight = weight, dtype = options.dtype })
+  return methods.item(loss), weight
+end
+
+local function run_all(self, batch, options, fn, sizes)
+  local sum, total, start = 0, 0, 1
+  for _, size in ipairs(sizes) do
+    if size > 0 then
+      local loss, weight = scope.scope(run_piece, self, batch, options, fn, start, size)
+      if weight > 0 then
+        sum, total = sum + loss * weight, total + weight
+      end
+      start = start + size
+    end
+  end
+  return total > 0 and sum / total or 0, total
+end
+
+--- Calls fn(self, …); the sums are as before after an error.
+local function or_nothing(self, fn, ...)
+  local before = self:state()
+  for name, sum in pairs(before.sums) do
+    before.sums[name] = methods.clone(sum)
+  end
+  local ok, loss, weight = pcall(fn, self, ...)
+  if not ok then
+    self:load_state(before)
+    error(loss, 0)
+  end
+  return loss, weight
+end
+
+--- Adds the gradients of a batch piece by piece: grads{mean = true} is the gradient of the whole batch, however it was cut.
+-- fn gets the rows of a piece and returns its loss, a mean, and what it is a mean over: samples or tokens that count,
+-- labels:ne(-100):sum(); without that, the rows. The memory is that of one piece. After an error the sums are as before.
+---@param batch luda.Tensor|luda.Tensor[]
+---@param given {size: integer?, sizes: integer[]?, dtype: string?, scaler: luda.GradScaler?}
+---@param fn fun(...: luda.Tensor): luda.Tensor, number|luda.Tensor?
+---@return number loss of the whole batch
+---@return number weight what it is a mean over
+function Accumulator:run(batch, given, fn)
+  local absent = args.absent
+  local options = args.options("run", given, { size = absent, sizes = absent, dtype = absent, scaler = absent })
+  if type(fn) ~= "function" then
+    errors.raise("invalid", "run: the third argument must be a function, not %s", args.describe(fn))
+  end
+  batch = is_tensor(batch) and { batch } or batch
+  local sizes = sizes_of(options, rows_of(batch))
+  return scope.scope(or_nothing, self, run_all, batch, options, fn, sizes)
+end
+
+-- State.
 
 --- Plain data with the sums themselves.
 ---@return table
@@ -124,116 +241,4 @@ function Accumulator:load_state(state)
   return self
 end
 
----@class luda.EMA
----@field list luda.Named[]
----@field averages luda.Tensor[] float32 for halves
----@field decay number
-local EMA = class("luda.EMA")
-
-local function values_of(tensor)
-  local wide = args.dtype_class(tensor.dtype) == "float" and tensor.dtype ~= "f64" and "f32" or tensor.dtype
-  return scope.keep(tensor:detach():to(wide):clone())
-end
-
---- Averages of parameters: after each update(), decay · average + (1 - decay) · parameter. They start as the parameters.
----@param source any
----@param decay? number default 0.999
-function EMA:init(source, decay)
-  self.decay = args.number("optim.EMA", "the decay", decay == nil and 0.999 or decay)
-  if not (self.decay >= 0 and self.decay < 1) then
-    errors.raise("invalid", "optim.EMA: the decay is %g, it must be in [0, 1)", self.decay)
-  end
-  self.list, self.averages = manifest.parameters("optim.EMA", source), {}
-  for i, entry in ipairs(self.list) do
-    self.averages[i] = values_of(entry.tensor)
-  end
-end
-
---- Takes the parameters as they are now into the averages.
----@return luda.EMA self
-function EMA:update()
-  local count = #self.list
-  local targets = ffi.new("luda_tensor *[?]", math.max(count, 1))
-  local sources = ffi.new("luda_tensor *[?]", math.max(count, 1))
-  for i, entry in ipairs(self.list) do
-    targets[i - 1], sources[i - 1] = memory.pointer(self.averages[i]), memory.pointer(entry.tensor)
-  end
-  C.luda_context_use(context)
-  lib.check(C.luda_axpby(targets, sources, count, 1 - self.decay, self.decay))
-  return self
-end
-
-local function assign(self, values)
-  local mode = C.luda_set_grad_enabled(0)
-  local ok, err = pcall(function()
-    for i, entry in ipairs(self.list) do
-      entry.tensor:copy_(values[i])
-    end
-  end)
-  C.luda_set_grad_enabled(mode)
-  if not ok then
-    error(err, 0)
-  end
-end
-
---- Calls fn(…) while the parameters have the averages for values.
----@generic T
----@param fn fun(...): T
----@return T
-function EMA:with(fn, ...)
-  C.luda_context_use(context)
-  local before = {}
-  for i, entry in ipairs(self.list) do
-    before[i] = scope.keep(entry.tensor:detach():clone())
-  end
-  assign(self, self.averages)
-  return scope.sealed(function()
-    assign(self, before)
-    for _, tensor in ipairs(before) do
-      tensor:release()
-    end
-  end, nil, fn, ...)
-end
-
----@return table
-function EMA:state()
-  local state = { averages = {} }
-  for i, entry in ipairs(self.list) do
-    state.averages[entry.name] = self.averages[i]
-  end
-  return state
-end
-
----@param state table
----@return string[] found
-function EMA:check_state(state)
-  if type(state) ~= "table" or type(state.averages) ~= "table" then
-    return { "ema: the state is not one of an EMA" }
-  end
-  local found, here, there = {}, {}, {}
-  for i, entry in ipairs(self.list) do
-    here[i] = { name = entry.name, tensor = self.averages[i] }
-  end
-  for name, tensor in pairs(state.averages) do
-    there[#there + 1] = { name = name, tensor = tensor }
-  end
-  manifest.compare_named(found, "ema", manifest.describe(there), manifest.describe(here))
-  return found
-end
-
----@param state table
----@return luda.EMA self
-function EMA:load_state(state)
-  manifest.refuse("load_state", "the state and the averages", self:check_state(state))
-  for i, entry in ipairs(self.list) do
-    self.averages[i]:copy_(state.averages[entry.name])
-  end
-  return self
-end
-
----@return table
-function EMA:configuration()
-  return { decay = self.decay }
-end
-
-return { Accumulator = Accumulator, EMA = EMA }
+return Accumulator

@@ -3,7 +3,6 @@
 local class = require "luda.class"
 local options = require "luda.optim.options"
 local Optimizer = require "luda.optim.optimizer"
-local accumulator = require "luda.optim.accumulator"
 
 -- How the rules are spelled that are not simply capitalised.
 local spelled = { sgd = "SGD", adamw = "AdamW", adagrad = "AdaGrad", rmsprop = "RMSProp" }
@@ -11,8 +10,9 @@ local spelled = { sgd = "SGD", adamw = "AdamW", adagrad = "AdaGrad", rmsprop = "
 ---@class luda.optim
 local M = {
   lr = require "luda.optim.lr",
-  Accumulator = accumulator.Accumulator,
-  EMA = accumulator.EMA,
+  Accumulator = require "luda.optim.accumulator",
+  EMA = require "luda.optim.ema",
+  GradScaler = require "luda.optim.scaler",
 }
 
 for _, row in ipairs(options.rows()) do

@@ -1,4 +1,5 @@
 --- Learning rates. Every schedule but Plateau is a function of `count`, the steps taken so far; setting it is restoring.
+-- A Plateau may be a part of others, which then take its measurement: schedule:step(metric).
 
 local args = require "luda.args"
 local class = require "luda.class"
@@ -26,12 +27,28 @@ define("Step", { { "lr", positive }, { "size", steps }, { "gamma", positive, 0.1
   return o.lr * o.gamma ^ floor(i / o.size)
 end)
 
+--- Multiplied by gamma at each of the counts in `milestones`.
+define("MultiStep", { { "lr", positive }, { "milestones", "milestones" }, { "gamma", positive, 0.1 } }, function(o, i)
+  local passed = 0
+  for _, count in ipairs(o.milestones) do
+    passed = passed + (i >= count and 1 or 0)
+  end
+  return o.lr * o.gamma ^ passed
+end)
+
 --- From one rate to another in `steps` steps; then it stays.
 define("Linear", { { "from", positive }, { "to", not_negative }, { "steps", steps } }, function(o, i)
   if i >= o.steps then
     return o.to
   end
   return o.from + (o.to - o.from) * (i / o.steps)
+end)
+
+--- From lr to `to` in `steps` steps, by a power of what is left; then it stays.
+define("Polynomial", {
+  { "lr", positive }, { "to", not_negative, 0 }, { "steps", steps }, { "power", positive, 1 },
+}, function(o, i)
+  return o.to + (o.lr - o.to) * (1 - math.min(i, o.steps) / o.steps) ^ o.power
 end)
 
 define("Exponential", { { "lr", positive }, { "gamma", fraction } }, function(o, i)
@@ -83,6 +100,16 @@ define("Warmup", { { "steps", steps }, { "after", "schedule" } }, function(o, i)
   return o.after:at(i - o.steps)
 end)
 
+function M.Warmup:parts()
+  return { self.options.after }
+end
+
+function M.Warmup:measure(i, metric)
+  if i >= self.options.steps then
+    self.options.after:measure(i - self.options.steps, metric)
+  end
+end
+
 local function children(name, list)
   if type(list) ~= "table" or #list == 0 then
     refuse(name, "the list", list, "a list of schedules")
@@ -109,24 +136,44 @@ function Sequential:init(list)
   end
 end
 
-function Sequential:at(i)
+--- The schedule of step i, and which of its steps that is.
+local function current(self, i)
   local last = #self.options
   for k = 1, last - 1 do
     local length = self.options[k][2]
     if i < length then
-      return self.options[k][1]:at(i)
+      return self.options[k][1], i
     end
     i = i - length
   end
-  return self.options[last][1]:at(i)
+  return self.options[last][1], i
+end
+
+function Sequential:at(i)
+  local schedule_now, step = current(self, i)
+  return schedule_now:at(step)
+end
+
+function Sequential:measure(i, metric)
+  local schedule_now, step = current(self, i)
+  schedule_now:measure(step, metric)
+end
+
+function Sequential:parts()
+  local parts = {}
+  for i, entry in ipairs(self.options) do
+    parts[i] = entry[1]
+  end
+  return parts
 end
 
 function Sequential:configuration()
-  local configuration = { kind = "Sequential", parts = {} }
+  local configuration, defaults = { kind = "Sequential", parts = {} }, { parts = {} }
   for i, entry in ipairs(self.options) do
-    configuration.parts[i] = { schedule = entry[1]:configuration(), steps = entry[2] }
+    configuration.parts[i], defaults.parts[i] = { steps = entry[2] }, {}
+    configuration.parts[i].schedule, defaults.parts[i].schedule = entry[1]:configuration()
   end
-  return configuration
+  return configuration, defaults
 end
 
 local combine = {
@@ -165,12 +212,22 @@ function Composed:at(i)
   return options.how == "avg" and rate / #options or rate
 end
 
-function Composed:configuration()
-  local configuration = { kind = "Composed", how = self.options.how, parts = {} }
-  for i, child in ipairs(self.options) do
-    configuration.parts[i] = child:configuration()
+function Composed:measure(i, metric)
+  for _, child in ipairs(self.options) do
+    child:measure(i, metric)
   end
-  return configuration
+end
+
+function Composed:parts()
+  return self.options
+end
+
+function Composed:configuration()
+  local configuration, defaults = { kind = "Composed", how = self.options.how, parts = {} }, { how = "prod", parts = {} }
+  for i, child in ipairs(self.options) do
+    configuration.parts[i], defaults.parts[i] = child:configuration()
+  end
+  return configuration, defaults
 end
 
 return M

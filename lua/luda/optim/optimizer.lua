@@ -145,6 +145,13 @@ function Optimizer:set_gradient_scale(scale)
   local settings = settings_of(self.given)
   settings.gradient_scale = args.number("set_gradient_scale", "the scale", scale)
   lib.check(C.luda_optim_set_settings(self.pointer, settings))
+  self.scale = scale
+end
+
+--- What gradients are divided by now.
+---@return number
+function Optimizer:gradient_scale()
+  return self.scale or self.given.settings.gradient_scale
 end
 
 -- State.

@@ -13,6 +13,7 @@ local Plateau = schedule.define("Plateau", {
   { "threshold", tests.not_negative, 1e-4 },
   { "cooldown", tests.count, 0 }, { "min", tests.not_negative, 0 },
   { "mode", "choice", "min", { min = true, max = true }, "'min' or 'max'" },
+  { "threshold_mode", "choice", "rel", { rel = true, abs = true }, "'rel' or 'abs'" },
 }, nil)
 
 local begin = Plateau.init
@@ -21,26 +22,29 @@ function Plateau:init(given)
   self.lr, self.best, self.bad, self.cooling = self.options.lr, nil, 0, 0
 end
 
-function Plateau:rate()
+function Plateau:at()
   return self.lr
+end
+
+function Plateau:follows() -- luacheck: no self
+  return true
 end
 
 local function better(o, metric, best)
   if best == nil then
     return metric == metric
-  elseif o.mode == "min" then
-    return metric < best - math.abs(best) * o.threshold
   end
-  return metric > best + math.abs(best) * o.threshold
+  local margin = o.threshold_mode == "rel" and math.abs(best) * o.threshold or o.threshold
+  if o.mode == "min" then
+    return metric < best - margin
+  end
+  return metric > best + margin
 end
 
---- Takes a measurement; the rate falls by `factor` after more than `patience` in a row that are not better.
----@param metric number
----@return number
-function Plateau:step(metric)
+--- The rate falls by `factor` after more than `patience` measurements in a row that are not better.
+function Plateau:measure(_, metric)
   local o = self.options
   args.number("optim.lr.Plateau", "the metric", metric)
-  self.count = self.count + 1
   if better(o, metric, self.best) then
     self.best, self.bad = metric, 0
   else
@@ -52,7 +56,6 @@ function Plateau:step(metric)
   if self.bad > o.patience then
     self.lr, self.bad, self.cooling = math.max(self.lr * o.factor, o.min), 0, o.cooldown
   end
-  return self.lr
 end
 
 function Plateau:state()

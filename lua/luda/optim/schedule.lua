@@ -14,12 +14,33 @@ local M = {}
 local Schedule = class("luda.Schedule")
 M.Schedule = Schedule
 
---- The rate for the next update; counts.
+--- The rate for the next update; counts. A Plateau, and what has one among its parts, takes a measurement.
+---@param metric? number
 ---@return number
-function Schedule:step()
+function Schedule:step(metric)
+  self:measure(self.count, metric)
   local rate = self:at(self.count)
   self.count = self.count + 1
   return rate
+end
+
+--- Takes the measurement of step i, where it is followed.
+function Schedule:measure() end -- luacheck: no self
+
+--- The schedules that this one is made of.
+---@return luda.Schedule[]
+function Schedule:parts() -- luacheck: no self
+  return {}
+end
+
+--- True where the rate is no function of the count alone.
+function Schedule:follows()
+  for _, part in ipairs(self:parts()) do
+    if part:follows() then
+      return true
+    end
+  end
+  return false
 end
 
 --- The rate that the next step() returns.
@@ -28,19 +49,34 @@ function Schedule:rate()
   return self:at(self.count)
 end
 
+--- The count, and the states of parts that follow measurements.
 ---@return table
 function Schedule:state()
-  return { count = self.count }
+  local state = { count = self.count }
+  for i, part in ipairs(self:parts()) do
+    if part:follows() then
+      state.parts = state.parts or {}
+      state.parts[tostring(i)] = part:state()
+    end
+  end
+  return state
 end
 
 ---@param state table
 ---@return string[] found
-function Schedule:check_state(state) -- luacheck: no self
+function Schedule:check_state(state)
   local count = type(state) == "table" and state.count
   if type(count) ~= "number" or count < 0 or count ~= floor(count) then
     return { ("scheduler: a count of %s"):format(tostring(count)) }
   end
-  return {}
+  local found = {}
+  for i, part in ipairs(self:parts()) do
+    local there = type(state.parts) == "table" and state.parts[tostring(i)]
+    for _, sentence in ipairs(part:follows() and part:check_state(there) or {}) do
+      found[#found + 1] = ("%s in part %d"):format(sentence, i)
+    end
+  end
+  return found
 end
 
 ---@param state table
@@ -51,17 +87,27 @@ function Schedule:load_state(state)
     errors.raise_with("mismatch", "load_state: " .. found[1], { detail = found })
   end
   self.count = state.count
+  for i, part in ipairs(self:parts()) do
+    if part:follows() then
+      part:load_state(state.parts[tostring(i)])
+    end
+  end
   return self
 end
 
---- What must be the same for a count to mean the same.
----@return table
+--- What must be the same for a count to mean the same, and the values that options have where nobody names them.
+---@return table configuration
+---@return table defaults
 function Schedule:configuration()
-  local configuration = { kind = self.class_name }
+  local configuration, defaults = { kind = self.class_name }, {}
   for name, value in pairs(self.options) do
-    configuration[name] = type(value) == "table" and value.configuration and value:configuration() or value
+    if type(value) == "table" and value.configuration then
+      configuration[name], defaults[name] = value:configuration()
+    else
+      configuration[name], defaults[name] = value, self.defaults[name]
+    end
   end
-  return configuration
+  return configuration, defaults
 end
 
 function Schedule:__tostring()
@@ -91,19 +137,31 @@ end
 
 function M.check_schedule(name, option, value)
   if type(value) ~= "table" or type(value.at) ~= "function" then
-    M.refuse(name, option, value, "a schedule that is a function of the count")
+    M.refuse(name, option, value, "a schedule")
+  end
+end
+
+local function check_milestones(name, option, value)
+  if type(value) ~= "table" then
+    M.refuse(name, option, value, "a list of counts")
+  end
+  for i, count in ipairs(value) do
+    M.check_number(name, ("%s[%d]"):format(option, i), count, M.tests.count)
   end
 end
 
 --- Makes a schedule class. `known` lists its options as {name, test, default}; the test "schedule" is for another
--- schedule, "choice" for one of the values that are keys of entry 4, with the choices in words after it.
+-- schedule, "milestones" for a list of counts, "choice" for one of the values that are keys of entry 4, with the choices
+-- in words after it.
 -- `at(options, i)` is the rate of step i, from 0; nil: the class has none.
 function M.define(name, known, at, check)
   local made = class(name, Schedule)
   made.__tostring = Schedule.__tostring
   local defaults = {}
+  made.defaults = {}
   for _, option in ipairs(known) do
     defaults[option[1]] = option[3] == nil and args.absent or option[3]
+    made.defaults[option[1]] = option[3]
   end
 
   function made:init(given)
@@ -112,6 +170,8 @@ function M.define(name, known, at, check)
       local key, test = option[1], option[2]
       if test == "schedule" then
         M.check_schedule(name, key, options[key])
+      elseif test == "milestones" then
+        check_milestones(name, key, options[key])
       elseif test == "choice" then
         if not option[4][options[key]] then
           M.refuse(name, key, options[key], option[5])
