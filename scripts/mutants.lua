@@ -132,6 +132,9 @@ end
 
 local function mutate(name, count, random)
   local kind = KINDS[name]
+  for _, path in ipairs(kind.files) do
+    write(TREE .. "/" .. path, read(path)) -- newer than what a run that was killed may have built of a fault
+  end
   assert(run(kind.build, BUILD) and not kind.killer(), "the tests of " .. name .. " fail without a fault; see " .. WORK .. "/log")
   local sites, done = all_sites(kind), 0
   while done < count and #sites > 0 do
