@@ -19,7 +19,9 @@ local SECTIONS = {
   "limits", "start", "dispatch", "autograd", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose",
   "random", "backward", "matmul", "attention", "conv", "optimizer", "training", "footprint", "data", "records",
 }
-local FILES = { "machine", "dispatch", "autograd", "arrays", "products", "optimizers", "training", "footprint", "data", "records" }
+local FILES = {
+  "machine", "dispatch", "autograd", "arrays", "products", "optimizers", "training", "footprint", "data", "records",
+}
 
 local function take_sections(list)
   local chosen, first = {}, 1

@@ -58,14 +58,23 @@ static luda_status wants_recording(const luda_plan *plan, const luda_tensor *int
 
 static bool keeps_input(luda_keeps keeps, luda_tensor *const *in, int nin, int input)
 {
-    if (keeps == LUDA__KEEPS_IN || keeps == LUDA__KEEPS_BOTH || keeps == LUDA__KEEPS_HIDDEN)
-        return true;
-    if (keeps != LUDA__KEEPS_OTHER)
+    if (input >= 8 || !(keeps >> input & 1))
         return false;
+    if (!(keeps & LUDA__KEEPS_CROSSWISE))
+        return true;
     for (int i = 0; i < nin; i++)
-        if (i != input && luda__tracked(in[i]))
+        if (i != input && (keeps >> i & 1) && luda__tracked(in[i]))
             return true;
     return false;
+}
+
+/* From which output on results are kept, and *last behind the last. */
+static int kept_outputs(luda_keeps keeps, const luda_op_info *info, int *last)
+{
+    *last = keeps & LUDA__KEEPS_PLACES ? 2 : info->outputs;
+    if (keeps & LUDA__KEEPS_OUT)
+        return 0;
+    return keeps & LUDA__KEEPS_HIDDEN_OUT ? info->outputs - info->hidden : keeps & LUDA__KEEPS_PLACES ? 1 : *last;
 }
 
 /* Before the kernel: versions are taken now, so that a change by the operator itself is noticed in backward. */
@@ -73,7 +82,7 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
 {
     luda_keeps keeps = luda__keeps(plan->op);
     luda_node *node;
-    bool keep_outputs = keeps == LUDA__KEEPS_OUT || keeps == LUDA__KEEPS_BOTH || keeps == LUDA__KEEPS_HIDDEN;
+    bool keep_outputs = (keeps & (LUDA__KEEPS_OUT | LUDA__KEEPS_HIDDEN_OUT | LUDA__KEEPS_PLACES)) != 0;
     const luda_attrs *attrs = plan->info->attrs != LUDA_ATTRS_none ? &plan->attrs : NULL;
     LUDA_TRY(luda__node_make(in, plan->nin, plan->info->outputs, keep_outputs, attrs, &node));
     node->op = (int32_t)plan->op;
@@ -100,8 +109,8 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
 static luda_status end_recording(luda_node *node, luda_tensor *const *in, luda_tensor *const *out)
 {
     const luda_op_info *info = luda_op_get((luda_op)node->op);
-    int first = luda__keeps((luda_op)node->op) == LUDA__KEEPS_HIDDEN ? info->outputs - info->hidden : 0;
-    for (int o = first; node->out && o < node->nout; o++) {
+    int last, first = kept_outputs(luda__keeps((luda_op)node->op), info, &last);
+    for (int o = first; o < last; o++) {
         LUDA_TRY(luda__tensor_alias(out[o], &node->out[o].tensor));
         node->out[o].version = luda_tensor_version(out[o]);
     }

@@ -135,18 +135,23 @@ const char *luda__node_name(const luda_node *node)
     return node->class ? node->class->name : "leaf";
 }
 
-luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, luda_tensor **out)
+luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, int number, luda_tensor **out)
 {
-    uint32_t now = luda_tensor_version(kept->tensor);
-    char text[160];
-    if (now != kept->version)
-        return luda__fail(LUDA_EGRAPH,
-                          "%s: its %s of shape %s, kept for backward, was changed in place (version %u, kept at %u), maybe through a "
-                          "view; change a clone instead",
-                          luda__node_name(node), what, luda__shape_text(kept->tensor->ndim, kept->tensor->shape, text, sizeof text),
-                          now, kept->version);
-    *out = luda__retain(kept->tensor);
-    return LUDA_OK;
+    const luda_tensor *tensor = kept->tensor;
+    uint32_t now = luda_tensor_version(tensor);
+    if (now == kept->version) {
+        *out = luda__retain(kept->tensor);
+        return LUDA_OK;
+    }
+    const char *site = luda__site_name(tensor->storage);
+    char which[16] = "", shape[160];
+    if (number > 0)
+        snprintf(which, sizeof which, " %d", number);
+    return luda__fail(LUDA_EGRAPH,
+                      "%s: its %s%s of shape %s in %s%s%s, kept for backward, was changed in place (version %u, kept at %u), maybe "
+                      "through a view; change a clone instead",
+                      luda__node_name(node), what, which, luda__shape_text(tensor->ndim, tensor->shape, shape, sizeof shape),
+                      luda_dtype_name((luda_dtype)tensor->dtype), site ? ", made at " : "", site ? site : "", now, kept->version);
 }
 
 /* --- Leaves --- */
@@ -297,7 +302,7 @@ luda_status luda_node_kept(luda_node *node, int index, luda_tensor **out)
         return luda__fail(LUDA_EINVAL, "%s: kept tensor %d of %d", luda__node_name(node), index, node->nextra);
     const luda_kept *kept = &node->extra[index];
     luda_tensor *plain;
-    LUDA_TRY(luda__kept_get(node, kept, "saved tensor", &plain));
+    LUDA_TRY(luda__kept_get(node, kept, "saved tensor", index + 1, &plain));
     if (kept->own_output == 0 || !luda_grad_enabled()) {
         *out = plain;
         return LUDA_OK;

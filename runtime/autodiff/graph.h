@@ -66,8 +66,8 @@ luda_status luda__node_make(luda_tensor *const *in, int nin, int nout, bool keep
 void luda__node_bind(luda_node *node, luda_tensor *tensor, int output);
 /* Gives back what backward needed; a later walk through the node is an error. */
 void luda__node_consume(luda_node *node);
-/* A new reference to a kept tensor for a rule; checks its version. */
-luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, luda_tensor **out);
+/* A new reference to a kept tensor for a rule; checks its version. An error calls it `what` and, above 0, its number. */
+luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, int number, luda_tensor **out);
 
 /* --- Results that backward makes again (recompute.c) --- */
 
@@ -107,8 +107,25 @@ typedef void (*luda_rule_function)(luda_rule *w);
 luda_gradient_kind luda__gradient_kind(luda_op op);
 /* The rule, or for create_graph the composition that a fused row names. */
 luda_rule_function luda__gradient_rule(luda_op op, bool create_graph);
-/* From the keeps column. */
-typedef enum luda_keeps { LUDA__KEEPS_NONE, LUDA__KEEPS_SHAPE, LUDA__KEEPS_IN, LUDA__KEEPS_OTHER, LUDA__KEEPS_OUT, LUDA__KEEPS_BOTH, LUDA__KEEPS_HIDDEN } luda_keeps;
+/* From the keeps column: a bit for each of the first eight inputs, then bits of other meaning. */
+typedef enum luda_keeps {
+    LUDA__KEEPS_NONE = 0,
+    LUDA__KEEPS_SHAPE = 0,
+    LUDA__KEEPS_FIRST = 1,
+    LUDA__KEEPS_SECOND = 2,
+    LUDA__KEEPS_IN = 0xff,
+    LUDA__KEEPS_OUT = 0x100,
+    LUDA__KEEPS_HIDDEN_OUT = 0x200,
+    LUDA__KEEPS_PLACES = 0x400,
+    LUDA__KEEPS_CROSSWISE = 0x800, /* an input only where another one of the bits needs a gradient */
+    LUDA__KEEPS_OTHER = LUDA__KEEPS_FIRST | LUDA__KEEPS_SECOND | LUDA__KEEPS_CROSSWISE,
+    LUDA__KEEPS_BOTH = LUDA__KEEPS_IN | LUDA__KEEPS_OUT,
+    LUDA__KEEPS_FIRST_OUT = LUDA__KEEPS_FIRST | LUDA__KEEPS_OUT,
+    LUDA__KEEPS_SECOND_OUT = LUDA__KEEPS_SECOND | LUDA__KEEPS_OUT,
+    LUDA__KEEPS_HIDDEN = LUDA__KEEPS_IN | LUDA__KEEPS_HIDDEN_OUT,
+    LUDA__KEEPS_TWO_HIDDEN = LUDA__KEEPS_FIRST | LUDA__KEEPS_SECOND | LUDA__KEEPS_HIDDEN_OUT,
+    LUDA__KEEPS_OTHER_HIDDEN = LUDA__KEEPS_OTHER | LUDA__KEEPS_HIDDEN_OUT,
+} luda_keeps;
 luda_keeps luda__keeps(luda_op op);
 
 /* Sums a gradient over the dimensions along which an input was broadcast. */

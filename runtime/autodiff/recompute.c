@@ -114,7 +114,7 @@ static luda_status activate_again(const luda_node *node, luda_tensor **made)
 {
     luda_op op = node->attrs->linear.activation == LUDA_ACTIVATION_RELU ? LUDA_OP_relu : LUDA_OP_gelu_tanh;
     luda_tensor *before;
-    LUDA_TRY(luda__kept_get(node, &node->out[1], "result", &before));
+    LUDA_TRY(luda__kept_get(node, &node->out[1], "result", 2, &before));
     luda_status status = luda__compute(op, &before, 1, NULL, made);
     luda_tensor_release(before);
     return status;
@@ -130,7 +130,7 @@ static luda_status make_again(luda_walk *walk, luda_node *node, luda_tensor **ma
         if (node->in[i].remade)
             status = luda__remake(walk, node->in[i].parent, &in[i]); /* at most MOST_IN_A_ROW deep */
         else if (node->in[i].kept.tensor)
-            status = luda__kept_get(node, &node->in[i].kept, "input", &in[i]);
+            status = luda__kept_get(node, &node->in[i].kept, "input", node->nin > 1 ? i + 1 : 0, &in[i]);
     }
     if (status == LUDA_OK)
         status = run_again(node, in, made);

@@ -284,12 +284,11 @@ static luda_status remade_output(luda_walk *walk, luda_node *node, luda_tensor *
 
 static luda_status kept_output(luda_walk *walk, luda_node *node, int o, luda_tensor **out)
 {
-    luda_keeps keeps = luda__keeps((luda_op)node->op);
-    if (o == 0 && node->remakes && (keeps == LUDA__KEEPS_OUT || keeps == LUDA__KEEPS_BOTH))
+    if (o == 0 && node->remakes && (luda__keeps((luda_op)node->op) & LUDA__KEEPS_OUT))
         return remade_output(walk, node, out);
     if (!node->out || !node->out[o].tensor)
         return LUDA_OK;
-    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", out));
+    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", node->nout > 1 ? o + 1 : 0, out));
     return rejoin(walk, node, o, out);
 }
 
@@ -303,7 +302,7 @@ static luda_status fetch_kept(luda_walk *walk, luda_node *node, luda_tensor **ke
         if (input->remade)
             LUDA_TRY(remade_output(walk, input->parent, &kept[i]));
         else if (input->kept.tensor)
-            LUDA_TRY(luda__kept_get(node, &input->kept, "input", &kept[i]));
+            LUDA_TRY(luda__kept_get(node, &input->kept, "input", node->nin > 1 ? i + 1 : 0, &kept[i]));
     }
     for (int o = 0; o < node->nout; o++)
         LUDA_TRY(kept_output(walk, node, o, &kept[node->nin + o]));

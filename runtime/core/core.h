@@ -186,6 +186,8 @@ static inline void luda__object_free(void *memory, size_t bytes)
 
 /* A storage's free function for memory that nobody gives back. */
 void luda__leave_alone(void *owner, void *data, size_t bytes);
+/* The name of the site; NULL where nobody asked for one. */
+const char *luda__site_name(const luda_storage *storage);
 /* A storage with a site goes. */
 void luda__site_leave(luda_storage *storage);
 
