@@ -67,6 +67,9 @@ typedef struct luda_launch_options {
     double grace;                    /* seconds between SIGTERM and SIGKILL when a rank failed */
 } luda_launch_options;
 
+/* With this status a rank ends that only suffered from another one's end; the report names it if no other failed. */
+enum { LUDA_EXIT_OTHER_RANK = 75 };
+
 typedef struct luda_launch_report { int32_t status, rank, signal; } luda_launch_report;
 
 /*
