@@ -159,7 +159,9 @@ describe("a Function in Lua", function()
     local double = x * 2
     local y = square(double)
     luda.no_grad(function() double:detach():add_(1) end)
-    assert.raises("graph", "square: its saved tensor 1 of shape %[2%] in f32.*was changed in place", function() y:sum():backward() end)
+    assert.raises("graph", "square: its saved tensor 1 of shape %[2%] in f32.*was changed in place", function()
+      y:sum():backward()
+    end)
     local product = autograd.Function {
       name = "product",
       forward = function(ctx, a, b)

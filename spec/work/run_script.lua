@@ -3,7 +3,7 @@
 local luda = require "luda"
 local ffi = require "ffi"
 
-ffi.cdef "int kill(int process, int number); int getpid(void); int sleep(unsigned int seconds); int usleep(unsigned int us);"
+ffi.cdef "int kill(int process, int number); int getpid(void); int sleep(unsigned seconds); int usleep(unsigned us);"
 
 local comm = luda.dist.init { timeout = 20 }
 local what, rank = arg[1], tonumber(arg[2])
