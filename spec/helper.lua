@@ -4,6 +4,7 @@ local assert = require "luassert"
 local say = require "say"
 local luda = require "luda"
 local lib = require "luda.ffi"
+local folder = require "luda.folder"
 local json = require "luda.json"
 local memory = require "luda.memory"
 local tags = require "luda.autograd.tags"
@@ -86,12 +87,44 @@ end
 say:set("assertion.raises", "wrong error")
 assert:register("assertion", "raises", raises, "assertion.raises", "assertion.raises")
 
+function helper.read(path)
+  local file = assert(io.open(path, "rb"))
+  local bytes = file:read("*a")
+  file:close()
+  return bytes
+end
+
+function helper.write(path, bytes)
+  local file = assert(io.open(path, "wb"))
+  file:write(bytes)
+  file:close()
+end
+
+--- Gradients for parameters, {p, values, p2, values2, …}; values may be a tensor. In the parameter's type, or in `dtype`.
+function helper.gradients(list, dtype)
+  local grads = luda.autograd.Gradients()
+  for i = 1, #list, 2 do
+    local g = list[i + 1]
+    grads:register(list[i], luda.is_tensor(g) and g or luda.tensor(g, { dtype = dtype or list[i].dtype }))
+  end
+  return grads
+end
+
+--- A folder for one test, and its end.
+function helper.new_folder()
+  local dir = os.tmpname()
+  os.remove(dir)
+  folder.make(dir)
+  return dir
+end
+
+function helper.remove_folder(dir)
+  os.execute("rm -r '" .. dir .. "'")
+end
+
 --- Fixtures that PyTorch computed: spec/golden/NAME.json.
 function helper.golden(name)
-  local file = assert(io.open(("spec/golden/%s.json"):format(name)))
-  local fixtures = json.decode(file:read("*a"))
-  file:close()
-  return fixtures
+  return json.decode(helper.read(("spec/golden/%s.json"):format(name)))
 end
 
 --- The eighths between -1.375 and 1.375 that the scripts of the fixtures fill inputs with; every floating type holds them.

@@ -12,13 +12,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f64" }):requires_grad_()
 end
 
-local function gradients(list)
-  local grads = Gradients()
-  for i = 1, #list, 2 do
-    grads:register(list[i], luda.is_tensor(list[i + 1]) and list[i + 1] or luda.tensor(list[i + 1], { dtype = list[i].dtype }))
-  end
-  return grads
-end
+local gradients = helper.gradients
 
 --- The direction of one gradient alone: what one step at rate 1 takes from a parameter of zeros, without a factor.
 local function direction(g, options)

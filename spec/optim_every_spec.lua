@@ -5,7 +5,6 @@ local helper = require "spec.helper"
 local twin = require "spec.optim_twin"
 
 local optim, record = luda.optim, luda.record
-local Gradients = luda.autograd.Gradients
 local nan, inf = 0 / 0, math.huge
 
 --- Of a matrix, all of them can be asked the same.
@@ -34,13 +33,7 @@ local function noise(step, dtype, scale)
   return luda.tensor(list, { dtype = dtype or "f64" }):reshape(3, 2)
 end
 
-local function gradients(list)
-  local grads = Gradients()
-  for i = 1, #list, 2 do
-    grads:register(list[i], list[i + 1])
-  end
-  return grads
-end
+local gradients = helper.gradients
 
 local function with(options, more)
   local all = {}

@@ -5,19 +5,12 @@ local helper = require "spec.helper"
 local twin = require "spec.optim_twin"
 
 local optim = luda.optim
-local Gradients = luda.autograd.Gradients
 
 local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f64" }):requires_grad_()
 end
 
-local function gradients(list)
-  local grads = Gradients()
-  for i = 1, #list, 2 do
-    grads:register(list[i], luda.is_tensor(list[i + 1]) and list[i + 1] or luda.tensor(list[i + 1], { dtype = list[i].dtype }))
-  end
-  return grads
-end
+local gradients = helper.gradients
 
 local function random(rows, columns, dtype)
   local list = {}

@@ -1,7 +1,6 @@
 --- Saving in the background: what is written is the state at the call, in the bytes of any other save; nothing is lost.
 
 local luda = require "luda"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 
 local record, nn, optim = luda.record, luda.nn, luda.optim
@@ -9,12 +8,7 @@ local build = os.getenv("LUDA_BUILD") or "build"
 
 local dir
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
-end
+local read = helper.read
 
 --- What a shell command prints, and its status.
 local function shell(command)
@@ -36,14 +30,12 @@ end
 
 describe("a save in the background", function()
   before_each(function()
-    dir = os.tmpname()
-    os.remove(dir)
-    folder.make(dir)
+    dir = helper.new_folder()
     helper.before()
   end)
   after_each(function()
     pcall(record.wait)
-    os.execute("rm -r '" .. dir .. "'")
+    helper.remove_folder(dir)
     helper.after()
   end)
 

@@ -10,12 +10,7 @@ local nn, optim, record = luda.nn, luda.optim, luda.record
 
 local dir
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
-end
+local read = helper.read
 
 --- Everything that a record can hold, in the middle of a window.
 local function new_run()
@@ -138,7 +133,7 @@ describe("a record that lies", function()
     helper.before()
   end)
   after_each(function()
-    os.execute("rm -r '" .. dir .. "'")
+    helper.remove_folder(dir)
     helper.after()
   end)
 

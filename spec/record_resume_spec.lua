@@ -2,7 +2,6 @@
 -- survive the way through a file.
 
 local luda = require "luda"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 
 local nn, optim, record = luda.nn, luda.optim, luda.record
@@ -11,12 +10,7 @@ local build = os.getenv("LUDA_BUILD") or "build"
 
 local dir
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
-end
+local read = helper.read
 
 local function gradients(list)
   local grads = luda.autograd.Gradients()
@@ -28,13 +22,11 @@ end
 
 describe("resuming", function()
   before_each(function()
-    dir = os.tmpname()
-    os.remove(dir)
-    folder.make(dir)
+    dir = helper.new_folder()
     helper.before()
   end)
   after_each(function()
-    os.execute("rm -r '" .. dir .. "'")
+    helper.remove_folder(dir)
     helper.after()
   end)
 

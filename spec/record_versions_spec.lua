@@ -1,7 +1,6 @@
 --- Records of older libraries: what was once written stays readable. spec/work/old_run.lua wrote the file.
 
 local luda = require "luda"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 local json = require "luda.json"
 local old = dofile "spec/work/old_run.lua"
@@ -74,9 +73,7 @@ describe("a record of format 1", function()
     stored.configuration.settings.fp32_master = nil
     stored.configuration.options.cautious, stored.configuration.groups[1].options.cautious = nil, nil
     metadata["luda.record.optimizer"] = json.encode(stored)
-    local dir = os.tmpname()
-    os.remove(dir)
-    folder.make(dir)
+    local dir = helper.new_folder()
     luda.save(dir .. "/older.safetensors", tensors, metadata)
     local run = old.new()
     local before = run.optimizer:state()
@@ -97,6 +94,6 @@ describe("a record of format 1", function()
     local found = table.concat(report.upgraded, "\n")
     assert.is_truthy(found:find("optimizer.groups.1.options.cautious (0 here)", 1, true), found)
     assert.is_truthy(found:find("optimizer.options.cautious (0 here)", 1, true), found)
-    os.execute("rm -r '" .. dir .. "'")
+    helper.remove_folder(dir)
   end)
 end)

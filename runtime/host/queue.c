@@ -159,14 +159,7 @@ luda_status luda_queue_put(luda_queue *q, int64_t number, const char *bytes, siz
 
 int luda_queue_wait(luda_queue *q, int timeout_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
+    struct timespec until = luda__host_after(timeout_ms);
     pthread_mutex_lock(&q->lock);
     const result *r = &q->results[q->head % q->ahead];
     for (int late = 0; !r->ready && !late;)

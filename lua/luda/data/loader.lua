@@ -9,6 +9,7 @@ local args = require "luda.args"
 local class = require "luda.class"
 local Dataset = require "luda.data.dataset"
 local errors = require "luda.error"
+local places = require "luda.data.place"
 local host = require "luda.host"
 local memory = require "luda.memory"
 local message = require "luda.dist.message"
@@ -155,16 +156,12 @@ function Loader:state()
   return { epoch = self.epoch, sample = self.sample, seed = self.seed, samples = self.samples, shuffles = self.set.seeds }
 end
 
-local function whole(value, low)
-  return type(value) == "number" and value == math.floor(value) and value >= low
-end
-
 --- One sentence for each thing that keeps a state from being loaded; none: it fits.
 ---@param state table
 ---@return string[]
 function Loader:check_state(state)
   if type(state) ~= "table" or type(state.shuffles) ~= "table" then
-    return { ("loader: expected what state() returned, got %s"):format(args.describe(state)) }
+    return places.no_state(state)
   end
   local found = {}
   if state.samples ~= self.samples then
@@ -174,12 +171,8 @@ function Loader:check_state(state)
   if there ~= here then
     found[#found + 1] = ("loader: shuffled with seed '%s' in the state, '%s' here"):format(there, here)
   end
-  if not whole(state.epoch, 1) or not whole(state.sample, 0) or not whole(state.seed, -0x1p53) then
-    found[#found + 1] = ("loader: sample %s of epoch %s with seed %s"):format(tostring(state.sample), tostring(state.epoch),
-      tostring(state.seed))
-  elseif state.sample > self.samples then
-    found[#found + 1] = ("loader: sample %d of an epoch of %d"):format(state.sample, self.samples)
-  elseif #found == 0 then
+  places.check(found, state, self.samples)
+  if #found == 0 then
     local fits, problem = pcall(self.set.from, self.set, state.sample)
     found[1] = not fits and "loader: " .. problem.message or nil
   end
@@ -190,10 +183,7 @@ end
 ---@param state table
 ---@return luda.data.Loader self
 function Loader:load_state(state)
-  local found = self:check_state(state)
-  if #found > 0 then
-    errors.raise_with("mismatch", "load_state: " .. table.concat(found, "; "), { detail = found })
-  end
+  places.refuse(self, state)
   self.seed = state.seed
   self:start(state.epoch, state.sample)
   return self

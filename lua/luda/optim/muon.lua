@@ -29,19 +29,6 @@ local function check_parameters(self, op)
   end
 end
 
---- Whether a pattern, or a list of names, chooses a parameter.
-local function chooses(op, matrices, name)
-  if type(matrices) == "string" then
-    return options.matches(op, matrices, name)
-  end
-  for _, other in ipairs(matrices) do
-    if other == name then
-      return true
-    end
-  end
-  return false
-end
-
 --- The names of parameters that are left to AdamW.
 local function rest_of(op, list, matrices)
   local rest = {}
@@ -50,7 +37,7 @@ local function rest_of(op, list, matrices)
     if matrices == nil then
       chosen = is_matrix(entry.tensor)
     else
-      chosen = chooses(op, matrices, entry.name)
+      chosen = options.belongs(op, matrices, entry.name)
       if chosen and not is_matrix(entry.tensor) then
         refuse(op, entry)
       end

@@ -147,7 +147,7 @@ function M.matches(op, pattern, name)
 end
 
 --- Whether one of the names, or the pattern, is a parameter's.
-local function belongs(op, match, name)
+function M.belongs(op, match, name)
   if type(match) == "string" then
     return M.matches(op, match, name)
   end
@@ -166,7 +166,7 @@ local function take_members(op, pattern, index, list, members)
   end
   local matched, taken = false, false
   for _, entry in ipairs(list) do
-    if belongs(op, pattern, entry.name) then
+    if M.belongs(op, pattern, entry.name) then
       matched = true
       if not members[entry.name] then
         members[entry.name], taken = index, true
