@@ -361,6 +361,8 @@ typedef struct luda_node_class {
  */
 LUDA_API luda_status luda_node_new(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                                    const luda_node_class *node_class, void *state, luda_node **out);
+/* The library that an address lies in stays loaded: nodes hold its classes, whoever closes it. */
+LUDA_API luda_status luda_library_keep(const void *address);
 /* A node whose backward runs in Lua under `tag`. */
 LUDA_API luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                                        const char *name, int64_t tag, luda_node **out);

@@ -19,6 +19,20 @@ describe("an operator in C", function()
   before_each(helper.before)
   after_each(helper.after)
 
+  it("outlives what ffi.load returned", function()
+    local code = [[
+      local ffi, luda = require "ffi", require "luda"
+      ffi.cdef "luda_status own_swish(luda_tensor *x, double beta, luda_tensor **out);"
+      local swish = luda.autograd.native(ffi.load("%s").own_swish)
+      local x = luda.ones(3):requires_grad_()
+      local y = swish(x, 0)
+      collectgarbage() collectgarbage()
+      print(y:sum():backward()[x]:sum():item(), swish(x, 0):sum():item())]]
+    local pipe = io.popen(("%s/luda -e '%s' 2>&1"):format(build, code:format(path)))
+    assert.equal("1.5\t1.5\n", pipe:read("*a"))
+    pipe:close()
+  end)
+
   local function value(x, beta)
     return x / (1 + math.exp(-beta * x))
   end

@@ -74,7 +74,7 @@ end
 
 --- A function in C, declared by ffi.cdef as `luda_status name(luda_tensor *x, …, luda_tensor **out)`, as a function in Lua:
 -- tensors become pointers, numbers stay, failures are raised, and the `outputs` tensors in out are returned. Its backward is
--- that of the node which it makes (luda_node_new), see examples/own_operator.c. Keep what ffi.load returned.
+-- that of the node which it makes (luda_node_new), see examples/own_operator.c. The library stays loaded.
 ---@param fn any the function, of ffi.load's result
 ---@param given? {outputs: integer, name: string}
 ---@return luda.autograd.Native
@@ -87,6 +87,7 @@ function M.native(fn, given)
   if outputs < 1 then
     errors.raise("invalid", "native: a function has at least one output, not %d", outputs)
   end
+  lib.check(C.luda_library_keep(ffi.cast("const void *", fn)))
   return setmetatable({
     fn = fn, name = options.name, outputs = outputs, out = ffi.new("luda_tensor *[?]", outputs),
   }, Native)
