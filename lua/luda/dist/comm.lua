@@ -291,6 +291,8 @@ function Comm:exchange(text)
   end)
 end
 
+Comm.support = { call_options = call_options, fail = fail, reduction = reduction, root_rank = root_rank, along = ALONG }
+
 function Comm:__tostring()
   return ("luda.Comm(rank %d of %d, %s)"):format(self.rank, self.size, self.transport)
 end

@@ -87,7 +87,7 @@ end
 
 local LAZY = {
   spawn = "luda.dist.spawn", DataParallel = "luda.dist.parallel", record = "luda.dist.record",
-  rendezvous = "luda.dist.rendezvous", connect = "luda.dist.rendezvous",
+  rendezvous = "luda.dist.rendezvous", connect = "luda.dist.rendezvous", group = "luda.dist.group",
 }
 
 return setmetatable(M, {
