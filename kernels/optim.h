@@ -37,6 +37,12 @@ typedef struct luda_optim_sum {
 } luda_optim_sum;
 
 /*
+ * Adam and its relatives for one element: with d = g + l2 p and the moments m of d and v of its square,
+ * p = keep p - (moment m + direct d) / (root sqrt(v) + eps).
+ */
+typedef struct luda_optim_adam { double l2, keep, moment, direct, root, eps; } luda_optim_adam;
+
+/*
  * One parameter's update, in one pass over memory. It is computed in double for an f64 value and in float for all others,
  * and that is the type of states. The rule works on the value; the image, where there is one, gets it rounded in the same
  * pass: a half parameter is the image of its master, an f32 parameter may have an image that autocast reads.
@@ -52,6 +58,7 @@ typedef struct luda_optim_update {
     double lr;
     int64_t step;         /* the parameter's updates, this one included */
     double correction[3]; /* 1 - beta1^step, 1 - beta2^step, 1 - beta3^step */
+    luda_optim_adam adam; /* of Adam and its relatives */
     const luda_optim_hyper *hyper;
 } luda_optim_update;
 
@@ -60,7 +67,8 @@ typedef struct luda_optim_kernels {
     luda_status (*squares)(const luda_optim_array *arrays, int count, double scale, double *sums, void *stream,
                            char *message);
     luda_status (*sum)(const luda_optim_sum *sums, int count, void *stream, char *message);
-    luda_status (*step[LUDA_OPTIM_COUNT])(const luda_optim_update *updates, int count, void *stream, char *message);
+    /* The loop of a rule. */
+    luda_status (*step)(int kind, const luda_optim_update *updates, int count, void *stream, char *message);
 } luda_optim_kernels;
 
 /* The CPU's table for this processor. */

@@ -224,6 +224,8 @@ LUDA_API const int64_t *luda_tensor_strides(const luda_tensor *tensor); /* in el
 LUDA_API int luda_tensor_is_contiguous(const luda_tensor *tensor);
 /* The first element's address (in device memory for CUDA). */
 LUDA_API void *luda_tensor_data(luda_tensor *tensor);
+/* The same, or NULL unless the CPU finds all elements there in row-major order. */
+LUDA_API void *luda_tensor_elements(luda_tensor *tensor);
 /* Number of in-place changes of the storage, seen through every view. */
 LUDA_API uint32_t luda_tensor_version(const luda_tensor *tensor);
 /* Counts from 1 for leaves that require gradients, in order of their creation in the context; others are above 2^40. */
@@ -334,24 +336,33 @@ LUDA_API void luda_walk_release(luda_walk *walk);
 LUDA_API luda_status luda_backward(luda_tensor *root, luda_tensor *gradient, const luda_backward_options *options,
                                    luda_gradients **out);
 
-/* Custom nodes: the door through which higher floors enter the graph. */
+/*
+ * Custom nodes: an operator of one's own, with its backward in C (examples/own_operator.c is a whole one). It computes its
+ * results into fresh tensors, with recording off or into memory of its own, then ties them to its inputs by luda_node_new.
+ */
 typedef struct luda_node_class {
-    const char *name;
+    const char *name; /* lives as long as the library */
     /*
-     * gradients[o] is NULL where output o took no part; writes a new reference to dx[i] where need[i]. NULL: the walk
-     * stops with LUDA_NEEDS_LUA instead.
+     * gradients[o] is lent, NULL where output o took no part. Writes a new reference to dx[i] where need[i]: of the input's
+     * shape, or NULL for none. A status other than LUDA_OK (luda_set_error has the sentence) ends the walk with it; what lies
+     * in dx is released then too. Kept tensors come from luda_node_kept. NULL: the walk stops with LUDA_NEEDS_LUA instead.
      */
     luda_status (*backward)(luda_node *node, void *state, luda_tensor *const *gradients, const uint8_t *need, luda_tensor **dx);
-    void (*release)(void *state); /* may be NULL */
+    void (*release)(void *state); /* called once for each state, by whichever call ends its life; may be NULL */
     int32_t never_replay;         /* recomputation must not run it again */
+    int32_t recorded;             /* backward consists of operators, so that create_graph can record it; else that is LUDA_EGRAPH */
 } luda_node_class;
 
 /*
- * Ties outputs (fresh, untracked tensors) to inputs. Without a tracked input, or with recording off, the state is
- * released at once, *out is NULL and the outputs stay untracked. *out is lent and lives as long as its outputs' graph.
+ * Ties outputs (fresh, untracked tensors) to inputs. Inputs that are NULL, and outputs that are NULL or of no floating dtype,
+ * have no gradient. Takes the state in every case: without a tracked input, with recording off, without a differentiable
+ * output (then *out is NULL and the outputs stay untracked) and on failure it is released at once. *out is lent and lives as
+ * long as its outputs' graph. Whether forward must keep anything: luda_grad_enabled() and luda_requires_grad(input).
  */
 LUDA_API luda_status luda_node_new(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                                    const luda_node_class *node_class, void *state, luda_node **out);
+/* The library that an address lies in stays loaded: nodes hold its classes, whoever closes it. */
+LUDA_API luda_status luda_library_keep(const void *address);
 /* A node whose backward runs in Lua under `tag`. */
 LUDA_API luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                                        const char *name, int64_t tag, luda_node **out);
@@ -365,10 +376,39 @@ LUDA_API int luda_graph_since(const luda_tensor *tensor, uint64_t mark); /* reco
 LUDA_API luda_status luda_node_new_segment(luda_tensor *const *values, luda_tensor *const *outputs, int count, uint64_t mark,
                                            int64_t tag, luda_node **out);
 LUDA_API luda_status luda_walk_hand_over(luda_walk *inner, luda_walk *outer);
-/* Keeps a tensor for backward (its version is checked there); luda_node_kept gives a new reference to the i-th. */
+/*
+ * With 1 + a mark of luda_graph_mark: of what the current context records after the mark, results of memory-bound rows (the
+ * fact recompute) are not kept where they can be made again from what is; a walk makes them again, once each, and drops them
+ * when it has passed their row. 0: off. Returns what it was before.
+ */
+LUDA_API uint64_t luda_set_recompute(uint64_t from);
+/*
+ * Keeps a tensor (an input, an output of the node, any other) for backward; the NULL node of a call that is not recorded
+ * keeps nothing. luda_node_kept gives a new reference to the i-th; LUDA_EGRAPH if it was changed in place since.
+ */
 LUDA_API luda_status luda_node_keep(luda_node *node, luda_tensor *tensor);
 LUDA_API int luda_node_kept_count(const luda_node *node);
 LUDA_API luda_status luda_node_kept(luda_node *node, int index, luda_tensor **out);
+/*
+ * For bindings: a call of a function of the language with its own backward, by handles; 0 is no tensor. enter: says which inputs
+ * want gradients, turns recording off and returns the mode before (a negative status: a dead handle). record: sets the mode,
+ * replaces the outputs by fresh ones tied to the inputs, keeps `saved`; tag 0 afterwards: nothing was tied. next: gives a
+ * waiting node the gradients `inputs` (the first `given`) and goes on to the next event (or a negative status), both only where
+ * `event` is -1 and not one that the walk stands at; it fills everything in when the event is LUDA_NEEDS_FUNCTION: outputs are
+ * their gradients.
+ */
+enum { LUDA_NEEDS_FUNCTION = 3 };
+typedef struct luda_function_call {
+    int32_t capacity; /* of each array */
+    int32_t ninputs, noutputs, nsaved, given;
+    int32_t needs;    /* bit i: input i wants a gradient; bit 31: any beyond */
+    int32_t dead;     /* there are dead tags */
+    double tag;
+    double *inputs, *outputs, *saved;
+} luda_function_call;
+LUDA_API int luda_function_enter(luda_context *context, luda_function_call *call);
+LUDA_API luda_status luda_function_record(luda_context *context, luda_function_call *call, int mode, const char *name);
+LUDA_API int luda_function_next(luda_context *context, luda_function_call *call, luda_walk *walk, int event);
 /* Tags of Lua nodes and hooks that died since the last call; returns how many were written. */
 LUDA_API int luda_context_dead_tags(luda_context *context, int64_t *tags, int capacity);
 /*
@@ -422,6 +462,17 @@ typedef struct luda_file_entry { const char *name; luda_tensor *tensor; } luda_f
  */
 LUDA_API luda_status luda_file_save(const char *path, const luda_file_entry *entries, int n, const char *const *metadata_keys,
                                     const char *const *metadata_values, int nmeta);
+/*
+ * The same in the background: the call returns when the elements are copied into memory that the saver keeps between
+ * saves, and a thread writes them. A save waits for the one before; if that one failed, its failure is what wait or the
+ * next save returns, once, and nothing of the next save is done. exit() waits for savers.
+ */
+typedef struct luda_saver luda_saver;
+LUDA_API luda_status luda_saver_new(luda_saver **out);
+LUDA_API luda_status luda_saver_save(luda_saver *saver, const char *path, const luda_file_entry *entries, int n,
+                                     const char *const *metadata_keys, const char *const *metadata_values, int nmeta);
+LUDA_API luda_status luda_saver_wait(luda_saver *saver);
+LUDA_API void luda_saver_close(luda_saver *saver); /* waits; NULL is fine */
 /* Plain bytes with the same promise: complete or not at all. */
 LUDA_API luda_status luda_file_write(const char *path, const char *bytes, size_t size);
 /*
@@ -483,6 +534,8 @@ LUDA_API luda_status luda_optim_new(int kind, luda_tensor *const *parameters, in
 LUDA_API void luda_optim_retain(luda_optim *optim);
 LUDA_API void luda_optim_release(luda_optim *optim); /* NULL is fine */
 LUDA_API luda_status luda_optim_set_settings(luda_optim *optim, const luda_optim_settings *settings);
+/* From the next step on; index as in luda_optim_option. */
+LUDA_API luda_status luda_optim_set_option(luda_optim *optim, int group, int index, double value);
 /*
  * Updates in place every parameter that has a gradient; the others, their states and their step counts stay as they
  * are. A half parameter's gradient may be float32. A gradient that is not finite skips the whole step. report may be NULL.
@@ -495,6 +548,8 @@ LUDA_API int luda_optim_parameter_count(const luda_optim *optim);
 LUDA_API luda_tensor *luda_optim_parameter(const luda_optim *optim, int parameter); /* lent */
 LUDA_API const char *luda_optim_state_name(const luda_optim *optim, int parameter, int state);
 LUDA_API int luda_optim_state_dtype(const luda_optim *optim, int parameter, int state);
+/* Its number of dimensions, as the parameter's, and their sizes. -1: not used. */
+LUDA_API int luda_optim_state_shape(const luda_optim *optim, int parameter, int state, int64_t *shape);
 /* Lent; NULL before the first update. */
 LUDA_API luda_tensor *luda_optim_state(const luda_optim *optim, int parameter, int state);
 /* LUDA_EMISMATCH where the tensor does not fit; set_state copies it. */
@@ -509,10 +564,13 @@ LUDA_API luda_status luda_axpby(luda_tensor *const *targets, luda_tensor *const 
 /* Norm of all gradients together, in double. Not finite where an element is not. */
 LUDA_API luda_status luda_gradients_norm(const luda_gradients *gradients, double *out);
 /*
- * Replaces gradients by clipped ones: all together by their norm (which is returned; where it is not finite nothing is
- * replaced, and luda_optim_step will skip), or element by element.
+ * Clips gradients: all together by their common norm (which is returned; where it is not finite nothing changes, and
+ * luda_optim_step will skip), each by its own norm (one whose norm is not finite stays as it is), or element by element
+ * (infinities become the limit, NaN stays). In place, so that whoever else holds a gradient sees it clipped; only those that
+ * are recorded, not contiguous, or share their storage are replaced by clipped copies.
  */
 LUDA_API luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm);
+LUDA_API luda_status luda_gradients_clip_each(luda_gradients *gradients, double limit);
 LUDA_API luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit);
 /* Replaces gradients by factor times themselves, those of halves by float32 ones. */
 LUDA_API luda_status luda_gradients_scale(luda_gradients *gradients, double factor);

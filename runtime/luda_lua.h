@@ -54,6 +54,27 @@ LUDA_API luda_status luda_peer_finish(uint64_t ticket, int lost);
 /* Forgets all registrations; whoever waits, in register or in a call, gets LUDA_ECANCELLED. */
 LUDA_API void luda_peers_reset(void);
 
+/* --- Numbered work between threads: the same order, however many workers --- */
+
+typedef struct luda_queue luda_queue;
+
+/* At most `ahead` results are made before the consumer has read them. */
+LUDA_API luda_status luda_queue_new(int ahead, luda_queue **out);
+/* The workers' threads, which the queue joins when it is released. */
+LUDA_API void luda_queue_own(luda_queue *queue, luda_rank_threads *threads);
+/* Lets the workers end after what they are doing, waits for them, and gives unread results back. */
+LUDA_API void luda_queue_release(luda_queue *queue);
+/* Workers: the next number, from 0; waits while there is no room. -1: the queue is being released. */
+LUDA_API int64_t luda_queue_take(luda_queue *queue);
+/* The result of a number that was taken; once each. The bytes are copied, the tensors retained. */
+LUDA_API luda_status luda_queue_put(luda_queue *queue, int64_t number, const char *bytes, size_t size, luda_tensor *const *tensors,
+                                int count);
+/* The consumer: 1 when the next result is there, 0 after timeout_ms. */
+LUDA_API int luda_queue_wait(luda_queue *queue, int timeout_ms);
+/* The next result, which must be there; lent until luda_queue_next. */
+LUDA_API const char *luda_queue_result(luda_queue *queue, size_t *size, luda_tensor *const **tensors);
+LUDA_API void luda_queue_next(luda_queue *queue);
+
 /* --- Processes: the launcher --- */
 
 /* Is called as `luda run`: see lua/luda/cli/run.lua. Environments are NAME=VALUE, ended by NULL, for each rank. */
@@ -66,6 +87,9 @@ typedef struct luda_launch_options {
     const char *const *const *environment; /* [ranks]; added to the launcher's own */
     double grace;                    /* seconds between SIGTERM and SIGKILL when a rank failed */
 } luda_launch_options;
+
+/* With this status a rank ends that only suffered from another one's end; the report names it if no other failed. */
+enum { LUDA_EXIT_OTHER_RANK = 75 };
 
 typedef struct luda_launch_report { int32_t status, rank, signal; } luda_launch_report;
 

@@ -10,15 +10,18 @@ package.path = folder .. "bench/?.lua;" .. package.path
 
 local luda = require "luda"
 local lib = require "luda.ffi"
+local luda_json = require "luda.json"
 local memory = require "luda.memory"
 local harness = require "harness"
 local report = require "report"
 
 local SECTIONS = {
-  "limits", "start", "dispatch", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose", "random",
-  "backward", "matmul", "attention", "conv", "optimizer", "training",
+  "limits", "start", "dispatch", "autograd", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose",
+  "random", "backward", "matmul", "attention", "conv", "optimizer", "training", "footprint", "data", "records",
 }
-local FILES = { "machine", "dispatch", "arrays", "products", "training" }
+local FILES = {
+  "machine", "dispatch", "autograd", "arrays", "products", "optimizers", "training", "footprint", "data", "records",
+}
 
 local function take_sections(list)
   local chosen, first = {}, 1
@@ -61,6 +64,31 @@ end
 function Bench:add(row, bytes_ratio)
   self.rows[#self.rows + 1] = row
   report.row(row, bytes_ratio)
+end
+
+--- A row of nothing but samples of one number, in its unit; `fields` of the row may say how many.
+function Bench:sampled(section, case, unit, sample, fields)
+  local values = {}
+  for i = 1, fields and fields.samples or self.options.samples do
+    values[i] = sample()
+  end
+  local row = {
+    section = section, case = case, dtype = "f32", threads = self.options.threads, unit = unit,
+    value = harness.median(values), samples = #values, spread = harness.spread(values),
+  }
+  for name, value in pairs(fields or {}) do
+    row[name] = value
+  end
+  self:add(row)
+  return row
+end
+
+--- What memory.lua prints in a process of its own.
+function Bench:apart(what, number)
+  local pipe = assert(io.popen(("'%s' '%smemory.lua' '%s' %d"):format(arg[-1], self.folder, what, number)))
+  local text = pipe:read("*a")
+  pipe:close()
+  return luda_json.decode(text)
 end
 
 local function measure(self, row)

@@ -70,15 +70,34 @@ def backward(case, n):
     return "torch.autograd.grad(out, inputs, g, retain_graph=True)", names
 
 
-def chain(n, backward):
-    x, w, g = torch.randn(n, requires_grad=True), torch.randn(n), torch.ones(n)
+def multiply(y, w, b):
+    for _ in range(10):
+        y = y * w
+    return y
 
-    def forward():
-        y = x
-        for _ in range(10):
-            y = y * w
-        return y
-    return ("torch.autograd.grad(f(), x, g)" if backward else "f()"), dict(f=forward, x=x, g=g)
+
+def mix(y, w, b):
+    for _ in range(3):
+        y = torch.tanh(y * w + b)
+    return y * w
+
+
+def numbers(y, w, b):
+    for _ in range(5):
+        y = y * 0.5 + 0.25
+    return y
+
+
+# Ten operators each.
+CHAINS = {"mul": multiply, "mul, add, tanh": mix, "numbers": numbers}
+
+
+def chain(n, kind, backward=False, loss=False):
+    f = CHAINS[kind]
+    names = dict(f=f, x=torch.randn(n, requires_grad=True), w=torch.randn(n), b=torch.randn(n), g=torch.ones(n))
+    if loss:
+        return "torch.autograd.grad(f(x, w, b).sum(), x)[0]", names
+    return ("torch.autograd.grad(f(x, w, b), x, g)" if backward else "f(x, w, b)"), names
 
 
 def gather(rows, width, count):
@@ -132,11 +151,43 @@ def adamw(parameters, tensors):
     return "o.step()", dict(o=min(choices)[2])
 
 
+def torch_save(parameters, tensors, path):
+    named = {"layer.%d" % i: torch.randn(int(parameters) // tensors) for i in range(tensors)}
+    torch.save(named, path)
+    return "torch.save(named, path)", dict(named=named, path=path)
+
+
+def torch_load(parameters, tensors, path):
+    torch_save(parameters, tensors, path)
+    return "torch.load(path)", dict(path=path)
+
+
 def training(model, bf16=False):
     return "step()", dict(step=models.step(model, bf16))
 
 
-CASES = {f.__name__: f for f in (chain, gather, matmul, attention, conv, pool, adamw, training)}
+class Pictures(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.pictures = torch.randint(0, 256, (count, 28, 28), dtype=torch.uint8)
+
+    def __len__(self):
+        return len(self.pictures)
+
+    def __getitem__(self, i):
+        return {"picture": self.pictures[i].float() / 255, "label": i % 10}
+
+
+def pictures(workers, batch, count, batches):
+    loader = torch.utils.data.DataLoader(Pictures(count), batch_size=batch, shuffle=True, num_workers=workers,
+                                         persistent_workers=workers > 0)
+
+    def endless():
+        while True:
+            yield from loader
+    return "for _ in range(batches): next(made)", dict(batches=batches, made=endless())
+
+
+CASES = {f.__name__: f for f in (chain, gather, matmul, attention, conv, pool, adamw, training, pictures, torch_save, torch_load)}
 
 
 def prepare(request):

@@ -45,21 +45,9 @@ local function find_sites(path, text, pattern, replacement, sites)
   end
 end
 
--- Dropping a factor keeps the first operand. A comma operator would have the compiler complain of the unused second.
-local KEEP_FIRST = "\nstatic inline T luda__mutant_first(T a, T b)\n{\n    return b ? a : a;\n}\n"
-
-local RULES = {
-  { "%f[%w_]neg%(", "(" }, { "%f[%w_]sub%(", "add(" }, { "%f[%w_]add%(", "sub(" },
-  { "%f[%w_]mul%(", "luda__mutant_first(" }, { "%f[%w_]div%(", "luda__mutant_first(" },
-  { "%f[%w_]scale%(([^()]*), ", "scale(%1, -1 * " },
-}
-
-local function specs(names)
-  for _, name in ipairs(names) do
-    if not run("cd %s && LUDA_LIB=$OLDPWD/%s/libluda.so timeout 250 luajit /usr/bin/busted spec/%s.lua", TREE, BUILD, name) then
-      return name
-    end
-  end
+local function run_spec(name, filters)
+  return run("cd %s && LUDA_LIB=$OLDPWD/%s/libluda.so timeout 250 luajit /usr/bin/busted %s spec/%s.lua", TREE, BUILD, filters,
+    name)
 end
 
 local function programs(names, environment)
@@ -72,21 +60,12 @@ end
 
 local KINDS = {}
 
-KINDS.rules = {
-  files = { "runtime/autodiff/rules.c", "runtime/autodiff/rules_fused.c" },
-  sites = function(path, text, sites)
-    for _, rule in ipairs(RULES) do
-      find_sites(path, text, rule[1], rule[2], sites)
-    end
-  end,
-  prepare = function(text)
-    return (text:gsub('(#include "rule.h"\n)', "%1" .. KEEP_FIRST, 1))
-  end,
-  build = "ninja -C %s libluda.so libluda_host.so",
-  killer = function()
-    return specs { "ops_spec", "autograd_spec", "ties_spec", "attention_spec", "second_order_spec" }
-  end,
-}
+KINDS.rules = dofile("scripts/mutants/rules.lua")
+KINDS.rules.killer = (function(killer)
+  return function(site)
+    return killer(run_spec, site)
+  end
+end)(KINDS.rules.killer)
 
 KINDS.barriers = {
   files = { "kernels/cuda/team.cuh", "kernels/cuda/attention.cu", "kernels/cuda/attention.inc", "kernels/cuda/optim.cu" },
@@ -138,7 +117,7 @@ local function plant(kind, site)
   local text = original:sub(1, site.from - 1) .. site.new .. original:sub(site.to + 1)
   write(TREE .. "/" .. site.path, kind.prepare and kind.prepare(text) or text)
   local built = run(kind.build, BUILD)
-  local killer = built and kind.killer()
+  local killer = built and kind.killer(site)
   write(TREE .. "/" .. site.path, original)
   return built, killer
 end
@@ -153,6 +132,9 @@ end
 
 local function mutate(name, count, random)
   local kind = KINDS[name]
+  for _, path in ipairs(kind.files) do
+    write(TREE .. "/" .. path, read(path)) -- newer than what a run that was killed may have built of a fault
+  end
   assert(run(kind.build, BUILD) and not kind.killer(), "the tests of " .. name .. " fail without a fault; see " .. WORK .. "/log")
   local sites, done = all_sites(kind), 0
   while done < count and #sites > 0 do

@@ -94,6 +94,7 @@ done
 for seed in $(seq "$kills"); do
   task "kill-$seed" env LUDA_DEMO_SEED="$seed" LUDA_DEMO_STEPS=40 LUDA_DEMO_EVERY=5 scripts/demo.sh --no-setup
 done
+task resume-kills scripts/resume_kills.sh --kills "$kills" --forced 10
 task mutants build/luda scripts/mutants.lua --seed "$(date +%s)"
 task fuzz env LUDA_FUZZ_SECONDS="$fuzz" .ci/run fuzz
 

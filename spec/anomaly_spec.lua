@@ -45,6 +45,70 @@ describe("detect_anomaly", function()
     assert.matches(("recorded at spec/anomaly_spec.lua:%d"):format(here), problem.message, 1, true)
   end)
 
+  it("says in backward what came in and what was kept there", function()
+    local x = luda.tensor { { 1, 4 }, { 0, 9 } }:requires_grad_()
+    local up = luda.tensor { { 1, 2 }, { -3, 0.5 } }
+    local problem = assert.raises("graph", "div: in backward the gradient of input 2 has inf at {2, 1} of", function()
+      detect(function()
+        local wide = x:to("f64") + 1e-250
+        local y = luda.full({ 2, 2 }, 1e-100, { dtype = "f64" }) / wide -- 1e150 there, and 1e400 is its slope
+        local z = y:backward { gradient = up:to("f64") }
+        return z
+      end)
+    end)
+    assert.matches("gradient of result 1: [2, 2], there -3", problem.message, 1, true)
+    assert.matches("input 2: [2, 2], there 1e-250", problem.message, 1, true)
+  end)
+
+  it("names the line of an operator in place, of one inside a function, of a function, of a checkpointed one", function()
+    local x = luda.tensor { 4, 0, 1 }:requires_grad_()
+    local here
+    local identity = autograd.Function {
+      forward = function(_, t) return t * 1 end,
+      backward = function(_, g)
+        local wrong = g:clone()
+        wrong:data()[1] = 1 / 0
+        return wrong
+      end,
+    }
+    local function inner(t)
+      here = line() + 1
+      local y = t:sqrt()
+      return y
+    end
+    for name, body in pairs {
+      ["in place"] = function()
+        local y = x * 1
+        here = line() + 1
+        y:sqrt_()
+        return y
+      end,
+      ["inside a function"] = function()
+        local y = inner(x)
+        return y
+      end,
+      ["a function in Lua"] = function()
+        here = line() + 1
+        local y = identity(x)
+        return y
+      end,
+      ["checkpointed"] = function()
+        local y = autograd.checkpoint(inner, x)
+        return y
+      end,
+    } do
+      local problem = assert.raises("graph", "in backward the gradient of input 1 has inf at {%d} of %[3%]", function()
+        detect(function()
+          local grads = body():sum():backward()
+          return grads
+        end)
+      end)
+      local _, times = problem.message:gsub("recorded at", "")
+      assert.equal(1, times, name)
+      assert.matches(("recorded at spec/anomaly_spec.lua:%d$"):format(here), problem.message, nil, nil, name)
+    end
+  end)
+
   it("looks at functions in Lua too", function()
     local x = luda.tensor { 1, 2 }:requires_grad_()
     local bad = autograd.Function {

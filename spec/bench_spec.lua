@@ -114,6 +114,15 @@ describe("samples", function()
     assert.equal("own own a b own peer a b own peer", table.concat(order, " "))
   end)
 
+  it("are less what the row takes off", function()
+    local time = 0
+    local row = { case = "c", outside = "run(5)", minus = "run(2)", make = function()
+      return { run = function(took) time = time + took end }
+    end }
+    local given = { clock = function() return time end, samples = 2, seconds = 1, sync = function() end }
+    assert.same({ 3, 3 }, harness.collect(row, given).own)
+  end)
+
   it("release what an expression makes, and what a statement leaves", function()
     local x = luda.ones(3)
     local before = lib.signals.handles
@@ -150,6 +159,20 @@ describe("limits", function()
       end
     end)
   end
+
+  it("compute what the loops in Lua do", function()
+    local x, y, z = ffi.new("float[301]"), ffi.new("float[301]"), ffi.new("float[301]")
+    for number, loop in ipairs(require "loops") do
+      for i = 0, 300 do
+        x[i], y[i], z[i] = (i - 150) / 32, i / 7, i / 7
+      end
+      loop[2](x, y, 301)
+      limits.C.luda_limits_scalar(number - 1, x, z, 301)
+      for i = 0, 300 do
+        assert.is_true(math.abs(y[i] - z[i]) <= 4e-7 * math.abs(z[i]), loop[1])
+      end
+    end
+  end)
 
   it("are positive", function()
     for _, kind in ipairs { "read", "in place", "copy", "streaming copy" } do

@@ -54,6 +54,15 @@ describe("checkpoint", function()
     assert.is_true(gradients[1]:allclose(2 * x * w + 3))
   end)
 
+  it("gives back an argument that was recorded last before as it is", function()
+    local x = leaf(3)
+    local h = x * 2
+    local same, square = checkpoint(function(t) return t, t * t end, h)
+    assert.is_true(same == h)
+    local gradient = autograd.grad((same * luda.tensor { 1, -2, 3 } + square):sum(), { x })[1]
+    assert.tensor_near(luda.tensor { 2, -4, 6 } + x:detach() * 8, gradient)
+  end)
+
   it("passes other values through and takes several results", function()
     local x = leaf(3)
     local plain = luda.ones(2)

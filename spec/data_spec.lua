@@ -1,4 +1,4 @@
---- Text, batches over epochs and ranks, IDX files, lazy data sets.
+--- Text, batches over epochs and ranks, IDX files.
 
 local luda = require "luda"
 local helper = require "spec.helper"
@@ -273,69 +273,5 @@ describe("an IDX file", function()
     assert.raises("corrupt", "more than the 1 bytes", data.idx, temporary("\0\0\8\1\0\0\0\1\1\2"))
     assert.raises("corrupt", "within the sizes", data.idx, temporary("\0\0\8\2\0\0\0\1"))
     assert.raises("io", "cannot open", data.idx, "/no/such/file")
-  end)
-end)
-
-describe("a data set", function()
-  before_each(helper.before)
-  after_each(helper.after)
-
-  local function items(set, epoch)
-    local list = {}
-    for item in set:iter(epoch) do
-      list[#list + 1] = item
-    end
-    return list
-  end
-
-  local function squares(count)
-    return data.dataset(count, function(i) return i * i end)
-  end
-
-  it("is made of a size and a function, and mapped lazily", function()
-    local calls = 0
-    local set = squares(4):map(function(value)
-      calls = calls + 1
-      return value + 1
-    end)
-    assert.equal(0, calls)
-    assert.same({ 2, 5, 10, 17 }, items(set))
-    assert.equal(10, set:get(3))
-    assert.equal(5, calls)
-    assert.raises("index", "item 5 of 4", set.get, set, 5)
-  end)
-
-  it("is shuffled by seed and epoch, and repeated through the epochs", function()
-    local set = squares(20):shuffle(3)
-    local first, second = items(set, 1), items(set, 2)
-    assert.is_not.same(first, second)
-    local twice = items(set:repeat_(2))
-    assert.same(first, { unpack(twice, 1, 20) })
-    assert.same(second, { unpack(twice, 21, 40) })
-    table.sort(first)
-    assert.same(items(squares(20)), first)
-    local endless = set:repeat_()
-    assert.equal(set:get(1, 1001), endless:get(20001))
-  end)
-
-  it("is dealt out to ranks evenly", function()
-    assert.same({ 1, 9, 25 }, items(squares(7):shard(0, 2)))
-    assert.same({ 4, 16, 36 }, items(squares(7):shard(1, 2)))
-    assert.raises("invalid", "ranks count from 0", squares(4).shard, squares(4), 2, 2)
-  end)
-
-  it("is batched and collated", function()
-    assert.same({ { 1, 4 }, { 9, 16 }, { 25 } }, items(squares(5):batch(2)))
-    assert.equal(2, squares(5):batch(2, { drop_last = true }).size)
-    local set = data.dataset(3, function(i)
-      return { x = luda.full({ 2 }, i), y = i, name = "n" .. i }
-    end):batch(2):collate()
-    local batch = set:get(1)
-    assert.same({ { 1, 1 }, { 2, 2 } }, batch.x:totable())
-    assert.same({ 1, 2 }, batch.y:totable())
-    assert.same({ "n1", "n2" }, batch.name)
-    assert.same({ 5, 25 }, items(squares(4):batch(2):collate(function(list)
-      return list[1] + list[2]
-    end)))
   end)
 end)

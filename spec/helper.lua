@@ -4,6 +4,7 @@ local assert = require "luassert"
 local say = require "say"
 local luda = require "luda"
 local lib = require "luda.ffi"
+local folder = require "luda.folder"
 local json = require "luda.json"
 local memory = require "luda.memory"
 local tags = require "luda.autograd.tags"
@@ -86,12 +87,44 @@ end
 say:set("assertion.raises", "wrong error")
 assert:register("assertion", "raises", raises, "assertion.raises", "assertion.raises")
 
+function helper.read(path)
+  local file = assert(io.open(path, "rb"))
+  local bytes = file:read("*a")
+  file:close()
+  return bytes
+end
+
+function helper.write(path, bytes)
+  local file = assert(io.open(path, "wb"))
+  file:write(bytes)
+  file:close()
+end
+
+--- Gradients for parameters, {p, values, p2, values2, …}; values may be a tensor. In the parameter's type, or in `dtype`.
+function helper.gradients(list, dtype)
+  local grads = luda.autograd.Gradients()
+  for i = 1, #list, 2 do
+    local g = list[i + 1]
+    grads:register(list[i], luda.is_tensor(g) and g or luda.tensor(g, { dtype = dtype or list[i].dtype }))
+  end
+  return grads
+end
+
+--- A folder for one test, and its end.
+function helper.new_folder()
+  local dir = os.tmpname()
+  os.remove(dir)
+  folder.make(dir)
+  return dir
+end
+
+function helper.remove_folder(dir)
+  os.execute("rm -r '" .. dir .. "'")
+end
+
 --- Fixtures that PyTorch computed: spec/golden/NAME.json.
 function helper.golden(name)
-  local file = assert(io.open(("spec/golden/%s.json"):format(name)))
-  local fixtures = json.decode(file:read("*a"))
-  file:close()
-  return fixtures
+  return json.decode(helper.read(("spec/golden/%s.json"):format(name)))
 end
 
 --- The eighths between -1.375 and 1.375 that the scripts of the fixtures fill inputs with; every floating type holds them.
@@ -109,9 +142,12 @@ end
 --- Handles that live, after everything unreachable was given back. Compiled traces keep constants alive, hence the flush.
 function helper.live()
   jit.flush()
+  local has_tags = next(lib.tags.handlers) ~= nil
   memory.collect_all()
-  tags.drain() -- what dead nodes held in Lua goes with them
-  memory.collect_all()
+  if has_tags then
+    tags.drain() -- what dead nodes held in Lua goes with them
+    memory.collect_all()
+  end
   return lib.signals.handles
 end
 
@@ -154,9 +190,13 @@ end
 
 local base = {}
 
---- For before_each and after_each: what a test makes does not outlive it.
+--- For before_each and after_each: what a test makes does not outlive it. Where nothing was made since the last test, what
+-- lived after it lives still.
 function helper.before()
-  base.handles, base.tags, base.depth = helper.live(), tags.count(), lib.signals.depth
+  if base.handles ~= lib.signals.handles or base.tags ~= tags.count() then
+    base.handles, base.tags = helper.live(), tags.count()
+  end
+  base.depth = lib.signals.depth
 end
 
 function helper.after()

@@ -5,6 +5,7 @@ local ops = require "luda.ops"
 local sugar = require "luda.sugar"
 local helper = require "spec.helper"
 local samples = require "spec.samples"
+local gradient_cases = require "spec.gradient_cases"
 
 local nan, inf = 0 / 0, math.huge
 
@@ -201,19 +202,12 @@ for name, bound in pairs {
   bounds[name] = bound
 end
 
--- Rows that the table gives no sample: they have no gradient to try.
-local extra = {
-  nonzero = "any 2x3x4", searchsorted = "any 2x3,2x5", layer_norm_backward = "any 4x6,4x6,4,4,6; any 2x3x5,2x3x5,2x3,2x3",
-  rms_norm_backward = "any 4x6,4x6,4,6; any 3x5,3x5,3", cross_entropy_backward = "any .,4x3,i4<3,4; any .,4x3,i4<3,4,3",
-  scaled_dot_product_attention_backward = "any 2x5x3,2x5x3,2x5x3,2x5x3,2x5x3,2x5 scale=0.5",
-}
-
 describe("every element type and layout of", function()
   before_each(helper.before)
   after_each(helper.after)
 
   for _, row in ipairs(ops.rows) do
-    row = setmetatable({ sample = extra[row.name] or row.sample }, { __index = row })
+    row = setmetatable({ sample = gradient_cases.untracked[row.name] or row.sample }, { __index = row })
     if row.sample ~= "" and row.types ~= "MATRIX" then -- LAPACK's, with bounds and layouts of their own in linalg_spec
       it(row.name, function()
         local problems, tried = {}, 0

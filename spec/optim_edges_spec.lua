@@ -11,14 +11,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f64" }):requires_grad_()
 end
 
---- Gradients for parameters: {p, values, p2, values2, …}.
-local function gradients(list)
-  local grads = Gradients()
-  for i = 1, #list, 2 do
-    grads:register(list[i], luda.tensor(list[i + 1], { dtype = list[i].dtype }))
-  end
-  return grads
-end
+local gradients = helper.gradients
 
 --- Values after each of some steps of one parameter.
 local function path(name, options, lr, start, list, dtype)

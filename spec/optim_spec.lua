@@ -12,15 +12,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f64" }):requires_grad_()
 end
 
---- Gradients for parameters: {p, values, p2, values2, …}.
-local function gradients(list, dtype)
-  local grads = Gradients()
-  for i = 1, #list, 2 do
-    local g = list[i + 1]
-    grads:register(list[i], luda.is_tensor(g) and g or luda.tensor(g, { dtype = dtype or list[i].dtype }))
-  end
-  return grads
-end
+local gradients = helper.gradients
 
 --- A model as the optimizers see one.
 local function model_of(named)

@@ -78,6 +78,59 @@ function M.Adan(o, lr, p, g, s, t)
   return (p - lr * u) / (1 + lr * decay)
 end
 
+--- With the sign of a mixture; the moment is mixed by another share.
+function M.Lion(o, lr, p, g, s)
+  local mixture = o.beta1 * (s.m or 0) + (1 - o.beta1) * g
+  s.m = o.beta2 * (s.m or 0) + (1 - o.beta2) * g
+  local sign = mixture > 0 and 1 or mixture < 0 and -1 or 0
+  return p * (1 - lr * (o.weight_decay or 0)) - lr * sign
+end
+
+function M.Adamax(o, lr, p, g, s, t)
+  g = with_decay(o, p, g)
+  s.m = o.beta1 * (s.m or 0) + (1 - o.beta1) * g
+  s.top = max(o.beta2 * (s.top or 0), abs(g) + o.eps)
+  return p - lr / (1 - o.beta1 ^ t) * s.m / s.top
+end
+
+function M.NAdam(o, lr, p, g, s, t)
+  g = with_decay(o, p, g)
+  s.m = o.beta1 * (s.m or 0) + (1 - o.beta1) * g
+  s.n = o.beta2 * (s.n or 0) + (1 - o.beta2) * g * g
+  local function momentum(step)
+    return o.beta1 * (1 - 0.96 ^ (step * o.momentum_decay) / 2)
+  end
+  local product = 1
+  for step = 1, t do
+    product = product * momentum(step)
+  end
+  local den = sqrt(s.n / (1 - o.beta2 ^ t)) + o.eps
+  local ahead = momentum(t + 1) * s.m / (1 - product * momentum(t + 1))
+  return p - lr * (ahead + (1 - momentum(t)) * g / (1 - product)) / den
+end
+
+function M.RAdam(o, lr, p, g, s, t)
+  g = with_decay(o, p, g)
+  s.m = o.beta1 * (s.m or 0) + (1 - o.beta1) * g
+  s.n = o.beta2 * (s.n or 0) + (1 - o.beta2) * g * g
+  local mean, rest = s.m / (1 - o.beta1 ^ t), 1 - o.beta2 ^ t
+  local limit = 2 / (1 - o.beta2) - 1
+  local length = limit - 2 * t * o.beta2 ^ t / rest
+  if length <= 5 then
+    return p - lr * mean
+  end
+  local rectified = sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length))
+  return p - lr * mean * rectified * sqrt(rest) / (sqrt(s.n) + o.eps)
+end
+
+function M.AdaDelta(o, lr, p, g, s)
+  g = with_decay(o, p, g)
+  s.n = o.rho * (s.n or 0) + (1 - o.rho) * g * g
+  local change = sqrt((s.u or 0) + o.eps) / sqrt(s.n + o.eps) * g
+  s.u = o.rho * (s.u or 0) + (1 - o.rho) * change * change
+  return p - lr * change
+end
+
 --- Whole-number noise of mixed sign in [-2, 2], the same for the same arguments.
 function M.noise(step, index)
   local x = (step * 7919 + index * 104729 + 12345) % 65521

@@ -95,7 +95,7 @@ describe("PyTorch's values", function()
   end
 end)
 
--- Second order, of what is composed; rows have theirs in ops_spec.
+-- Second order, of what is composed; rows have theirs in elementwise_gradients_spec and row_gradients_spec.
 
 describe("second order gradients", function()
   before_each(helper.before)

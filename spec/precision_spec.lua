@@ -1,24 +1,20 @@
 --- Half precision that lasts: converted models, float32 masters and sums, averages, and their way through files.
 
 local luda = require "luda"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 local twin = require "spec.optim_twin"
 
 local nn, optim, record = luda.nn, luda.optim, luda.record
-local Gradients = luda.autograd.Gradients
 
 local dir
 
 local function before()
-  dir = os.tmpname()
-  os.remove(dir)
-  folder.make(dir)
+  dir = helper.new_folder()
   helper.before()
 end
 
 local function after()
-  os.execute("rm -r '" .. dir .. "'")
+  helper.remove_folder(dir)
   helper.after()
 end
 
@@ -26,13 +22,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype }):requires_grad_()
 end
 
-local function gradients(list, dtype)
-  local grads = Gradients()
-  for i = 1, #list, 2 do
-    grads:register(list[i], luda.tensor(list[i + 1], { dtype = dtype or list[i].dtype }))
-  end
-  return grads
-end
+local gradients = helper.gradients
 
 local Mixed = nn.module "Mixed"
 

@@ -9,13 +9,11 @@ local dir
 
 describe("a file", function()
   before_each(function()
-    dir = os.tmpname()
-    os.remove(dir)
-    folder.make(dir)
+    dir = helper.new_folder()
     helper.before()
   end)
   after_each(function()
-    os.execute("rm -r '" .. dir .. "'")
+    helper.remove_folder(dir)
     helper.after()
   end)
 

@@ -9,28 +9,17 @@ local nn, optim, record = luda.nn, luda.optim, luda.record
 
 local dir
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
-end
+local read = helper.read
 
-local function write(path, bytes)
-  local file = assert(io.open(path, "wb"))
-  file:write(bytes)
-  file:close()
-end
+local write = helper.write
 
 local function before()
-  dir = os.tmpname()
-  os.remove(dir)
-  folder.make(dir)
+  dir = helper.new_folder()
   helper.before()
 end
 
 local function after()
-  os.execute("rm -r '" .. dir .. "'")
+  helper.remove_folder(dir)
   helper.after()
 end
 
@@ -390,7 +379,6 @@ describe("a training record", function()
     assert.raises("invalid", "'optimizer' must have a method state", record.save, dir .. "/y", { optimizer = {} })
     assert.raises("invalid", "state.f: a function has no place", record.save, dir .. "/y", { state = { f = print } })
     assert.raises("invalid", "keys must be 1..n", record.save, dir .. "/y", { state = { [3] = 1 } })
-    assert.raises("unsupported", "async", record.save, dir .. "/y", parts, { async = true })
     local loop = {}
     loop.loop = loop
     assert.raises("invalid", "contains itself", record.save, dir .. "/y", { state = loop })

@@ -2,19 +2,13 @@
 -- same bytes; with any one part left out they do not.
 
 local luda = require "luda"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 
 local nn, optim, record = luda.nn, luda.optim, luda.record
 
 local dir
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
-end
+local read = helper.read
 
 --- How a run computes: what to convert the model to, what autocast is to, and whether losses are scaled.
 local ways = {
@@ -107,14 +101,12 @@ local function resumed(way, first, last, lost)
 end
 
 local function before()
-  dir = os.tmpname()
-  os.remove(dir)
-  folder.make(dir)
+  dir = helper.new_folder()
   helper.before()
 end
 
 local function after()
-  os.execute("rm -r '" .. dir .. "'")
+  helper.remove_folder(dir)
   helper.after()
 end
 

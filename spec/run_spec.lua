@@ -39,6 +39,12 @@ describe("luda run", function()
     assert.is_true(os.time() - started < 30)
   end)
 
+  it("names the rank that failed, not one that was left alone and ended sooner", function()
+    local text, status = run("-n 3", "late 2")
+    assert.equal(7, status, text)
+    assert.truthy(text:find("rank 2 ended with status 7; the others were stopped", 1, true), text)
+  end)
+
   it("lets survivors of a killed rank name it", function()
     local text, status = run("-n 3 --grace 10", "killed 1")
     assert.equal(137, status, text)

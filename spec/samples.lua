@@ -34,7 +34,7 @@ end
 
 local function parse_shape(text)
   local shape = {}
-  for size in text:gmatch("%d+") do
+  for size in text:gmatch("-?%d+") do
     shape[#shape + 1] = tonumber(size)
   end
   return shape
@@ -48,8 +48,11 @@ local function count_of(shape)
   return count
 end
 
---- One input: kind ("value", "mask", "position"), shape and a flat list of plain values.
+--- One input: kind ("value", "mask", "position", "absent"), shape and a flat list of plain values.
 local function parse_input(text, domain, random, taken)
+  if text == "-" then
+    return { kind = "absent", shape = {}, values = {} }
+  end
   local kind, body, limit = "value", text, nil
   if text:sub(1, 1) == "b" then
     kind, body = "mask", text:sub(2)
@@ -106,10 +109,10 @@ local function attribute(name, kind, text)
   return tonumber(text)
 end
 
---- All cases of a row: lists of inputs with options.
-function M.cases(row)
+--- All cases of a row, or of a text like its sample: lists of inputs with options.
+function M.cases(row, given)
   local cases = {}
-  for text in row.sample:gmatch("[^;]+") do
+  for text in (given or row.sample):gmatch("[^;]+") do
     local words = {}
     for word in text:gmatch("%S+") do
       words[#words + 1] = word
@@ -148,26 +151,41 @@ end
 
 --- A tensor of one input; leaves require gradients where asked.
 function M.tensor(input, dtype, requires_grad)
-  local nested = #input.shape == 0 and input.values[1] or nest(input.values, input.shape, 1, { 1 })
-  if input.kind == "mask" then
-    return luda.tensor(nested)
-  elseif input.kind == "position" then
-    return luda.tensor(nested, { dtype = "i64" })
+  local kinds = { mask = "bool", position = "i64" }
+  dtype = kinds[input.kind] or dtype
+  if #input.values == 0 then -- nested tables cannot say every empty shape
+    return luda.zeros(input.shape, { dtype = dtype, requires_grad = requires_grad and input.kind == "value" })
   end
+  local nested = #input.shape == 0 and input.values[1] or nest(input.values, input.shape, 1, { 1 })
   local t = luda.tensor(nested, { dtype = dtype })
-  return requires_grad and t:requires_grad_() or t
+  return requires_grad and input.kind == "value" and t:requires_grad_() or t
 end
 
---- The inputs of a case as tensors.
+--- The inputs of a case as tensors, without those that are absent.
 function M.tensors(case, dtype, requires_grad)
   local list = {}
-  for i, input in ipairs(case.inputs) do
-    list[i] = M.tensor(input, dtype, requires_grad)
+  for _, input in ipairs(case.inputs) do
+    if input.kind ~= "absent" then
+      list[#list + 1] = M.tensor(input, dtype, requires_grad)
+    end
   end
   return list
 end
 
---- Calls a row with a case's options; draws repeat.
+--- The inputs as the row takes them, with nil for what is absent.
+local function placed(row, case, list)
+  local arguments, taken = {}, 0
+  for i = 1, row.inputs do
+    local input = case.inputs and case.inputs[i]
+    if not (input and input.kind == "absent") then
+      taken = taken + 1
+      arguments[i] = list[taken]
+    end
+  end
+  return arguments
+end
+
+--- Calls a row with a case's options on its inputs that are not absent; draws repeat.
 function M.call(row, case, list)
   local options = {}
   for name, value in pairs(case.options) do
@@ -179,10 +197,11 @@ function M.call(row, case, list)
   local fn = ops.functions[row.name]
   if row.inputs == -1 then
     return fn(list, options)
-  elseif next(options) == nil then
-    return fn(unpack(list, 1, row.inputs))
   end
-  local arguments = { unpack(list, 1, row.inputs) }
+  local arguments = placed(row, case, list)
+  if next(options) == nil then
+    return fn(unpack(arguments, 1, row.inputs))
+  end
   arguments[row.inputs + 1] = options
   return fn(unpack(arguments, 1, row.inputs + 1))
 end

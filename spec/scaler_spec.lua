@@ -1,7 +1,6 @@
 --- The scaling of losses: its cycle, its limits, what a skipped step leaves alone, and its state.
 
 local luda = require "luda"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 
 local optim, record = luda.optim, luda.record
@@ -12,13 +11,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f32" }):requires_grad_()
 end
 
-local function gradients(list, dtype)
-  local grads = Gradients()
-  for i = 1, #list, 2 do
-    grads:register(list[i], luda.tensor(list[i + 1], { dtype = dtype or list[i].dtype }))
-  end
-  return grads
-end
+local gradients = helper.gradients
 
 --- One cycle over gradients made by hand.
 local function cycle(scaler, opt, lr, grads)
@@ -205,9 +198,7 @@ describe("a scaler's state", function()
   after_each(helper.after)
 
   it("goes on in a record, and is refused where it does not fit", function()
-    local dir = os.tmpname()
-    os.remove(dir)
-    folder.make(dir)
+    local dir = helper.new_folder()
     local p = leaf { 1 }
     local opt, options = optim.SGD { p }, { init_scale = 8, growth_interval = 3 }
     local scaler = optim.GradScaler(options)
@@ -249,6 +240,6 @@ describe("a scaler's state", function()
       assert.raises("mismatch", text, other.load_state, other, state)
     end
     assert.same({ scale = 8, good = 2 }, other:state())
-    os.execute("rm -r '" .. dir .. "'")
+    helper.remove_folder(dir)
   end)
 end)

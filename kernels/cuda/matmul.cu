@@ -252,8 +252,10 @@ __global__ void finish_linear(T *out, T *before, int64_t numel, int64_t columns,
         typename computed_as<T>::type sum = load(out[i]);
         if (bias.data)
             sum += affine_at<T>(bias, i % columns);
-        if (before)
+        if (before) {
             before[i] = to<T>(sum);
+            sum = load(before[i]); /* the activation can be made again from what is kept */
+        }
         if (activation == LUDA_ACTIVATION_RELU)
             sum = RELU(sum);
         else if (activation == LUDA_ACTIVATION_GELU_TANH)

@@ -198,27 +198,27 @@ struct rule_sgd {
     }
 };
 
-/* Adam and AdamW: l2 enters the gradient, keep shrinks the parameter. */
 template <class C>
 struct rule_adam {
-    C b1, b2, r1, r2, eps, rate, root, l2, keep;
+    C b1, b2, r1, r2, l2, keep, moment, direct, root, eps;
     bool cautious;
 
-    rule_adam(const luda_optim_update *u, double l2_wide, double decay, bool only_aligned)
+    explicit rule_adam(const luda_optim_update *u)
     {
         const luda_optim_hyper *h = u->hyper;
+        const luda_optim_adam *a = &u->adam;
         b1 = static_cast<C>(h->beta1);
         b2 = static_cast<C>(h->beta2);
         r1 = static_cast<C>(1 - h->beta1);
         r2 = static_cast<C>(1 - h->beta2);
-        eps = static_cast<C>(h->eps);
-        rate = static_cast<C>(u->lr / u->correction[0]);
-        root = static_cast<C>(1 / sqrt(u->correction[1]));
-        l2 = static_cast<C>(l2_wide);
-        keep = static_cast<C>(1 - u->lr * decay);
-        cautious = only_aligned;
+        l2 = static_cast<C>(a->l2);
+        keep = static_cast<C>(a->keep);
+        moment = static_cast<C>(a->moment);
+        direct = static_cast<C>(a->direct);
+        root = static_cast<C>(a->root);
+        eps = static_cast<C>(a->eps);
+        cautious = h->cautious != 0;
     }
-    explicit rule_adam(const luda_optim_update *u) : rule_adam(u, u->hyper->weight_decay, 0, false) {}
     __device__ C operator()(C p, C g, const states<C> &s, int64_t i) const
     {
         C d = l2 != 0 ? g + l2 * p : g;
@@ -227,13 +227,77 @@ struct rule_adam {
         if (s.of[2])
             second = s.of[2][i] = s.of[2][i] > second ? s.of[2][i] : second;
         p *= cautious && (p >= 0) != (first >= 0) ? C(1) : keep;
-        return p - rate * first / (sqrt(second) * root + eps);
+        return p - (moment * first + direct * d) / (sqrt(second) * root + eps);
     }
 };
 
 template <class C>
-struct rule_adamw : rule_adam<C> {
-    explicit rule_adamw(const luda_optim_update *u) : rule_adam<C>(u, 0, u->hyper->weight_decay, u->hyper->cautious != 0) {}
+struct rule_adamax {
+    C b1, b2, r1, eps, decay, rate;
+
+    explicit rule_adamax(const luda_optim_update *u)
+    {
+        const luda_optim_hyper *h = u->hyper;
+        b1 = static_cast<C>(h->beta1);
+        b2 = static_cast<C>(h->beta2);
+        r1 = static_cast<C>(1 - h->beta1);
+        eps = static_cast<C>(h->eps);
+        decay = static_cast<C>(h->weight_decay);
+        rate = static_cast<C>(u->lr / u->correction[0]);
+    }
+    __device__ C operator()(C p, C g, const states<C> &s, int64_t i) const
+    {
+        C d = decay != 0 ? g + decay * p : g;
+        C first = s.of[0][i] = b1 * s.of[0][i] + r1 * d;
+        C size = (d < 0 ? -d : d) + eps, faded = b2 * s.of[1][i];
+        size = s.of[1][i] = faded > size ? faded : size;
+        return p - rate * first / size;
+    }
+};
+
+template <class C>
+struct rule_lion {
+    C b1, b2, r1, r2, lr, keep;
+
+    explicit rule_lion(const luda_optim_update *u)
+    {
+        const luda_optim_hyper *h = u->hyper;
+        b1 = static_cast<C>(h->beta1);
+        b2 = static_cast<C>(h->beta2);
+        r1 = static_cast<C>(1 - h->beta1);
+        r2 = static_cast<C>(1 - h->beta2);
+        lr = static_cast<C>(u->lr);
+        keep = static_cast<C>(1 - u->lr * h->weight_decay);
+    }
+    __device__ C operator()(C p, C g, const states<C> &s, int64_t i) const
+    {
+        C look = b1 * s.of[0][i] + r1 * g;
+        s.of[0][i] = b2 * s.of[0][i] + r2 * g;
+        return p * keep - (look > 0 ? lr : look < 0 ? -lr : C(0));
+    }
+};
+
+template <class C>
+struct rule_adadelta {
+    C rho, rest, eps, decay, lr;
+
+    explicit rule_adadelta(const luda_optim_update *u)
+    {
+        const luda_optim_hyper *h = u->hyper;
+        rho = static_cast<C>(h->rho);
+        rest = static_cast<C>(1 - h->rho);
+        eps = static_cast<C>(h->eps);
+        decay = static_cast<C>(h->weight_decay);
+        lr = static_cast<C>(u->lr);
+    }
+    __device__ C operator()(C p, C g, const states<C> &s, int64_t i) const
+    {
+        C d = decay != 0 ? g + decay * p : g;
+        C square = s.of[0][i] = rho * s.of[0][i] + rest * d * d;
+        C delta = sqrt(s.of[1][i] + eps) / sqrt(square + eps) * d;
+        s.of[1][i] = rho * s.of[1][i] + rest * delta * delta;
+        return p - lr * delta;
+    }
 };
 
 template <class C>
@@ -368,12 +432,14 @@ static luda_status step_all(const luda_optim_update *updates, int count, void *s
     return status;
 }
 
-/* ORDER optim: one entry for each row. */
-const luda_optim_kernels luda_optim_kernels_cuda = {
-    squares,
-    sum,
-    {
-#define LUDA_OPTIM(name, ...) step_all<rule_##name>,
+static luda_status step_rule(int kind, const luda_optim_update *updates, int count, void *stream, char *message)
+{
+    /* ORDER optim: one entry for each row. */
+    static luda_status (*const loops[])(const luda_optim_update *, int, void *, char *) = {
+#define LUDA_OPTIM(name, loop, ...) step_all<rule_##loop>,
 #include "../optim.def"
-    },
-};
+    };
+    return loops[kind](updates, count, stream, message);
+}
+
+const luda_optim_kernels luda_optim_kernels_cuda = { squares, sum, step_rule };

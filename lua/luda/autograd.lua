@@ -8,6 +8,7 @@ local scope = require "luda.scope"
 local tensors = require "luda.tensor"
 local Gradients = require "luda.autograd.gradients"
 local custom = require "luda.autograd.custom"
+local hooks = require "luda.autograd.hooks"
 local walks = require "luda.autograd.walk"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
@@ -31,7 +32,7 @@ function methods.requires_grad_(t, required)
   return t
 end
 
-methods.register_hook = custom.register_hook
+methods.register_hook = hooks.register_hook
 
 --- The gradients of everything that a tensor was computed from.
 ---@param loss luda.Tensor
@@ -125,9 +126,16 @@ for _, name in ipairs { "vjp", "jvp", "jacobian", "hvp", "hessian" } do
   end
 end
 
---- checkpoint(fn, …): see luda.autograd.checkpoint.
-function M.checkpoint(fn, ...)
-  return require("luda.autograd.checkpoint").checkpoint(fn, ...)
+--- native(fn, options): an operator in C from a library of the user's own, see luda.autograd.native.
+function M.native(fn, given)
+  return require("luda.autograd.native").native(fn, given)
+end
+
+-- checkpoint(fn, …), recompute(fn, …): see luda.autograd.checkpoint.
+for _, name in ipairs { "checkpoint", "recompute" } do
+  M[name] = function(...)
+    return require("luda.autograd.checkpoint")[name](...)
+  end
 end
 
 --- detect_anomaly(fn, …): see luda.autograd.anomaly.

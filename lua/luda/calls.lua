@@ -86,7 +86,7 @@ function M.in_place(row, otherwise)
       if status ~= 0 then
         memory.retry_status(status, C.luda_call_number_into, context, op, a.handle, b)
       end
-      return a
+      return memory.noted(a)
     elseif not istype(Tensor, b) then
       return otherwise(a, b)
     end
@@ -95,7 +95,7 @@ function M.in_place(row, otherwise)
     if status ~= 0 then
       memory.retry_status(status, C.luda_call_into, context, op, handles, 2, nil, a.handle)
     end
-    return a
+    return memory.noted(a)
   end
 end
 

@@ -34,7 +34,8 @@ end
 ---@param path string
 ---@param list {name: string, tensor: luda.Tensor}[]
 ---@param metadata table<string, string>
-function M.write(path, list, metadata)
+---@param saver? any luda_saver *: returns when a copy is made, and the saver's thread writes it
+function M.write(path, list, metadata, saver)
   local entries = ffi.new("luda_file_entry[?]", math.max(#list, 1))
   for i, entry in ipairs(list) do
     entries[i - 1].name = entry.name
@@ -51,7 +52,11 @@ function M.write(path, list, metadata)
     names[i - 1], values[i - 1] = key, metadata[key]
   end
   C.luda_context_use(context)
-  lib.check(C.luda_file_save(path, entries, #list, names, values, count))
+  if saver then
+    lib.check(C.luda_saver_save(saver, path, entries, #list, names, values, count))
+  else
+    lib.check(C.luda_file_save(path, entries, #list, names, values, count))
+  end
 end
 
 local function text_metadata(metadata)
@@ -155,9 +160,9 @@ function M.load(path)
   check_path("load", path)
   local found, metadata = M.read(path)
   if metadata[TYPED_KEYS] then
-    local json = require "luda.json"
-    for _, key in ipairs(json.decode(metadata[TYPED_KEYS])) do
-      metadata[key] = json.decode(metadata[key])
+    local examine = require "luda.examine"
+    for _, key in ipairs(examine.decode(path, TYPED_KEYS, metadata[TYPED_KEYS])) do
+      metadata[key] = examine.try(path, TYPED_KEYS, require("luda.json").decode, metadata[key])
     end
     metadata[TYPED_KEYS] = nil
   end

@@ -132,6 +132,14 @@ local function attend_to(tensor, attend)
   end
 end
 
+--- A tensor that has been written to, in a call that may have recorded it anew.
+function M.noted(tensor)
+  if band(signals.attend, NOTE_SITE) ~= 0 then
+    M.note_site(tensor)
+  end
+  return tensor
+end
+
 --- After much was released at once: the limit that the peak pushed up comes down again.
 function M.lower_limit()
   if signals.limit_bytes - signals.live_bytes > 2 * quantum then

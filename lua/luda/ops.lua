@@ -163,7 +163,7 @@ local function call_into(row, inputs, count, attrs, into)
   if status ~= 0 then
     memory.retry_status(status, C.luda_call_into, context, row.op, handles, count, attrs, into.handle)
   end
-  return into
+  return memory.noted(into)
 end
 
 --- Runs a row without attributes into a target, recorded or not: what in-place forms are made of.

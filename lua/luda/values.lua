@@ -126,10 +126,12 @@ local stored = {
   i16 = "int16_t *", i8 = "int8_t *", u8 = "uint8_t *", bool = "uint8_t *",
 }
 function methods.data(t) -- luda.data is the module
-  if t.device ~= "cpu" or not methods.is_contiguous(t) then
+  local tensor = pointer(t)
+  local elements = C.luda_tensor_elements(tensor)
+  if elements == nil and not (t.device == "cpu" and methods.is_contiguous(t)) then -- no elements, no address
     errors.raise("invalid", "data: only contiguous CPU tensors have an address; call contiguous() or to(\"cpu\")")
   end
-  return ffi.cast(stored[t.dtype], C.luda_tensor_data(pointer(t)))
+  return ffi.cast(stored[args.dtype_names[tonumber(C.luda_tensor_dtype(tensor))]], elements)
 end
 
 return M

@@ -61,22 +61,20 @@ static const char *describe(const luda_tensor *t, int64_t *index, char *text, si
     return text;
 }
 
-/* The inputs' values at the place of the result, where they have its shape. */
-static void show_inputs(luda_tensor *const *in, int nin, const luda_tensor *result, int64_t index, char *text, size_t size)
+/* Adds "; input 1: [2, 3], there 100": a tensor, and its value at the place of another where it has the same shape. */
+static size_t show(const char *what, int number, const luda_tensor *t, const luda_tensor *other, int64_t index, char *text,
+                   size_t used, size_t size)
 {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < nin && used < size; i++) {
-        char shape[160];
-        double value;
-        if (!in[i])
-            continue;
-        used += (size_t)snprintf(text + used, size - used, "; input %d: %s", i + 1,
-                                 luda__shape_text(in[i]->ndim, in[i]->shape, shape, sizeof shape));
-        if (in[i] != result && used < size && (in[i]->numel == 1 || in[i]->numel == result->numel) &&
-            luda_tensor_get(in[i], in[i]->numel == 1 ? 0 : index, &value) == LUDA_OK)
-            used += (size_t)snprintf(text + used, size - used, ", there %.9g", value);
-    }
+    char shape[160];
+    double value;
+    if (!t || used >= size)
+        return used;
+    used += (size_t)snprintf(text + used, size - used, "; %s %d: %s", what, number,
+                             luda__shape_text(t->ndim, t->shape, shape, sizeof shape));
+    if (used < size && t->numel > 0 && (t->numel == 1 || t->numel == other->numel) &&
+        luda_tensor_get(t, t->numel == 1 ? 0 : index, &value) == LUDA_OK)
+        used += (size_t)snprintf(text + used, size - used, ", there %.9g", value);
+    return used;
 }
 
 luda_status luda__check_results(luda_op op, luda_tensor *const *in, int nin, const luda_tensor *into, luda_tensor *const *out)
@@ -95,15 +93,33 @@ luda_status luda__check_results(luda_op op, luda_tensor *const *in, int nin, con
         if (finite)
             continue;
         describe(out[o], &index, what, sizeof what);
-        show_inputs(in, nin, out[o], index, inputs, sizeof inputs);
+        size_t used = 0;
+        inputs[0] = '\0';
+        for (int i = 0; i < nin; i++)
+            used = show("input", i + 1, in[i] != out[o] ? in[i] : NULL, out[o], index, inputs, used, sizeof inputs);
         return luda__fail(LUDA_EGRAPH, "%s: the result has %s, from finite inputs%s", info->name, what, inputs);
     }
     return LUDA_OK;
 }
 
+/* The gradients that came in, and what the node had kept. */
+static void show_node(const luda_node *node, luda_tensor *const *g, const luda_tensor *at, int64_t index, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int o = 0; o < node->nout; o++)
+        used = show("gradient of result", o + 1, g[o], at, index, text, used, size);
+    for (int i = 0; i < node->nin; i++)
+        used = show("input", i + 1, node->in[i].kept.tensor, at, index, text, used, size);
+    for (int o = 0; node->out && o < node->nout; o++)
+        used = show("result", o + 1, node->out[o].tensor, at, index, text, used, size);
+    for (int s = 0; s < node->nextra; s++)
+        used = show("saved tensor", s + 1, node->extra[s].tensor, at, index, text, used, size);
+}
+
 luda_status luda__check_gradients(const luda_node *node, luda_tensor *const *g, luda_tensor *const *dx)
 {
-    char what[360];
+    char what[360], kept[480];
     int64_t index;
     bool finite;
     for (int o = 0; o < node->nout; o++) {
@@ -116,8 +132,10 @@ luda_status luda__check_gradients(const luda_node *node, luda_tensor *const *g, 
         if (finite)
             continue;
         node->context->anomaly_node = node->order;
-        return luda__fail(LUDA_EGRAPH, "%s: in backward the gradient of input %d has %s, from finite gradients", luda__node_name(node),
-                          i + 1, describe(dx[i], &index, what, sizeof what));
+        describe(dx[i], &index, what, sizeof what);
+        show_node(node, g, dx[i], index, kept, sizeof kept);
+        return luda__fail(LUDA_EGRAPH, "%s: in backward the gradient of input %d has %s, from finite gradients%s", luda__node_name(node),
+                          i + 1, what, kept);
     }
     return LUDA_OK;
 }

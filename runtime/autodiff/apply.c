@@ -58,14 +58,23 @@ static luda_status wants_recording(const luda_plan *plan, const luda_tensor *int
 
 static bool keeps_input(luda_keeps keeps, luda_tensor *const *in, int nin, int input)
 {
-    if (keeps == LUDA__KEEPS_IN || keeps == LUDA__KEEPS_BOTH || keeps == LUDA__KEEPS_HIDDEN)
-        return true;
-    if (keeps != LUDA__KEEPS_OTHER)
+    if (input >= 8 || !(keeps >> input & 1))
         return false;
+    if (!(keeps & LUDA__KEEPS_CROSSWISE))
+        return true;
     for (int i = 0; i < nin; i++)
-        if (i != input && luda__tracked(in[i]))
+        if (i != input && (keeps >> i & 1) && luda__tracked(in[i]))
             return true;
     return false;
+}
+
+/* From which output on results are kept, and *last behind the last. */
+static int kept_outputs(luda_keeps keeps, const luda_op_info *info, int *last)
+{
+    *last = keeps & LUDA__KEEPS_PLACES ? 2 : info->outputs;
+    if (keeps & LUDA__KEEPS_OUT)
+        return 0;
+    return keeps & LUDA__KEEPS_HIDDEN_OUT ? info->outputs - info->hidden : keeps & LUDA__KEEPS_PLACES ? 1 : *last;
 }
 
 /* Before the kernel: versions are taken now, so that a change by the operator itself is noticed in backward. */
@@ -73,7 +82,7 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
 {
     luda_keeps keeps = luda__keeps(plan->op);
     luda_node *node;
-    bool keep_outputs = keeps == LUDA__KEEPS_OUT || keeps == LUDA__KEEPS_BOTH || keeps == LUDA__KEEPS_HIDDEN;
+    bool keep_outputs = (keeps & (LUDA__KEEPS_OUT | LUDA__KEEPS_HIDDEN_OUT | LUDA__KEEPS_PLACES)) != 0;
     const luda_attrs *attrs = plan->info->attrs != LUDA_ATTRS_none ? &plan->attrs : NULL;
     LUDA_TRY(luda__node_make(in, plan->nin, plan->info->outputs, keep_outputs, attrs, &node));
     node->op = (int32_t)plan->op;
@@ -81,6 +90,9 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
         if (!in[i] || !keeps_input(keeps, in, plan->nin, i))
             continue;
         luda_kept *kept = &node->in[i].kept;
+        node->in[i].remade = in[i] != into && luda__is_remade(in[i]);
+        if (node->in[i].remade)
+            continue;
         kept->version = luda_tensor_version(in[i]);
         if (in[i] != into) {
             kept->tensor = luda__retain(in[i]);
@@ -93,27 +105,36 @@ static luda_status begin_recording(const luda_plan *plan, luda_tensor *const *in
     return LUDA_OK;
 }
 
-static luda_status end_recording(luda_node *node, luda_tensor *const *out)
+/* `in` NULL: the results are not made again. */
+static luda_status end_recording(luda_node *node, luda_tensor *const *in, luda_tensor *const *out)
 {
     const luda_op_info *info = luda_op_get((luda_op)node->op);
-    int first = luda__keeps((luda_op)node->op) == LUDA__KEEPS_HIDDEN ? info->outputs - info->hidden : 0;
-    for (int o = first; node->out && o < node->nout; o++) {
+    int last, first = kept_outputs(luda__keeps((luda_op)node->op), info, &last);
+    for (int o = first; o < last; o++) {
         LUDA_TRY(luda__tensor_alias(out[o], &node->out[o].tensor));
         node->out[o].version = luda_tensor_version(out[o]);
     }
     for (int o = 0; o < node->nout; o++)
         if (luda__class_of((luda_dtype)out[o]->dtype) == LUDA__FLOAT)
             luda__node_bind(node, out[o], o);
+    if (in && node->context->recompute)
+        luda__consider_remaking(node, in, out);
     return LUDA_OK;
 }
 
+static void drop(luda_tensor **made)
+{
+    luda_tensor_release(*made);
+    *made = NULL;
+}
+
 /* Takes the node, and what running the operator gave. */
-static luda_status record_run(luda_node *node, luda_status status, luda_tensor **out)
+static luda_status record_run(luda_node *node, luda_status status, luda_tensor *const *in, luda_tensor **out)
 {
     if (status == LUDA_OK) {
-        status = end_recording(node, out);
+        status = end_recording(node, in, out);
         for (int o = 0; status != LUDA_OK && o < node->nout; o++)
-            luda_tensor_release(out[o]);
+            drop(&out[o]);
     }
     luda__release(node);
     return status;
@@ -123,7 +144,7 @@ static luda_status run_recorded(luda_plan *plan, luda_tensor *const *in, luda_te
 {
     luda_node *node;
     LUDA_TRY(begin_recording(plan, in, into, &node));
-    return record_run(node, luda__run(plan, in, into, out), out);
+    return record_run(node, luda__run(plan, in, into, out), into ? NULL : in, out);
 }
 
 static luda_status run_plan(luda_plan *plan, luda_tensor *const *in, bool record, luda_tensor *into, luda_tensor **out)
@@ -155,7 +176,7 @@ static luda_status cast_by_image(luda_plan *plan, luda_tensor *tensor, luda_tens
         LUDA_TRY(begin_recording(plan, &tensor, NULL, &node));
     luda_status status = luda__image_view(tensor, plan->out[0].dtype, out);
     if (status == LUDA_OK && record)
-        status = end_recording(node, out);
+        status = end_recording(node, NULL, out);
     luda__release(node);
     return status;
 }
@@ -233,7 +254,7 @@ static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_
     if (!record)
         return luda__run_map(op, in, nin, result, NULL, out);
     LUDA_TRY(begin_recording(&plan, in, NULL, &node));
-    return record_run(node, luda__run_map(op, in, nin, result, NULL, out), out);
+    return record_run(node, luda__run_map(op, in, nin, result, NULL, out), in, out);
 }
 
 /*
@@ -290,7 +311,7 @@ static luda_status apply_in(luda_context *context, luda_op op, luda_tensor *cons
     status = luda__check_results(op, in, nin, into, out);
     context->anomaly = 1;
     for (int o = 0; status != LUDA_OK && o < plan.info->outputs; o++)
-        luda_tensor_release(out[o]);
+        drop(&out[o]);
     return status;
 }
 

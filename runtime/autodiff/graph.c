@@ -135,18 +135,23 @@ const char *luda__node_name(const luda_node *node)
     return node->class ? node->class->name : "leaf";
 }
 
-luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, luda_tensor **out)
+luda_status luda__kept_get(const luda_node *node, const luda_kept *kept, const char *what, int number, luda_tensor **out)
 {
-    uint32_t now = luda_tensor_version(kept->tensor);
-    char text[160];
-    if (now != kept->version)
-        return luda__fail(LUDA_EGRAPH,
-                          "%s: its %s of shape %s, kept for backward, was changed in place (version %u, kept at %u), maybe through a "
-                          "view; change a clone instead",
-                          luda__node_name(node), what, luda__shape_text(kept->tensor->ndim, kept->tensor->shape, text, sizeof text),
-                          now, kept->version);
-    *out = luda__retain(kept->tensor);
-    return LUDA_OK;
+    const luda_tensor *tensor = kept->tensor;
+    uint32_t now = luda_tensor_version(tensor);
+    if (now == kept->version) {
+        *out = luda__retain(kept->tensor);
+        return LUDA_OK;
+    }
+    const char *site = luda__site_name(tensor->storage);
+    char which[16] = "", shape[160];
+    if (number > 0)
+        snprintf(which, sizeof which, " %d", number);
+    return luda__fail(LUDA_EGRAPH,
+                      "%s: its %s%s of shape %s in %s%s%s, kept for backward, was changed in place (version %u, kept at %u), maybe "
+                      "through a view; change a clone instead",
+                      luda__node_name(node), what, which, luda__shape_text(tensor->ndim, tensor->shape, shape, sizeof shape),
+                      luda_dtype_name((luda_dtype)tensor->dtype), site ? ", made at " : "", site ? site : "", now, kept->version);
 }
 
 /* --- Leaves --- */
@@ -196,12 +201,19 @@ const char *luda_grad_op(const luda_tensor *tensor)
 
 /* --- Custom nodes --- */
 
-static bool wanted(luda_tensor *const *inputs, int ninputs)
+static bool is_differentiable(const luda_tensor *tensor)
 {
-    bool tracked = false;
+    return tensor && luda__class_of((luda_dtype)tensor->dtype) == LUDA__FLOAT;
+}
+
+static bool wanted(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs)
+{
+    bool tracked = false, differentiable = false;
     for (int i = 0; i < ninputs; i++)
         tracked |= luda__tracked(inputs[i]);
-    return tracked && luda_grad_enabled();
+    for (int o = 0; o < noutputs; o++)
+        differentiable |= is_differentiable(outputs[o]);
+    return tracked && differentiable && luda_grad_enabled();
 }
 
 static luda_status custom(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs, luda_node **out)
@@ -211,7 +223,7 @@ static luda_status custom(luda_tensor *const *inputs, int ninputs, luda_tensor *
         LUDA_TRY(luda__fresh_enough(inputs[i], "a custom node"));
     LUDA_TRY(luda__node_make(inputs, ninputs, noutputs, false, NULL, &node));
     for (int o = 0; o < noutputs; o++)
-        if (outputs[o] && luda__class_of((luda_dtype)outputs[o]->dtype) == LUDA__FLOAT)
+        if (is_differentiable(outputs[o]))
             luda__node_bind(node, outputs[o], o);
     *out = node;
     return LUDA_OK;
@@ -220,14 +232,17 @@ static luda_status custom(luda_tensor *const *inputs, int ninputs, luda_tensor *
 luda_status luda_node_new(luda_tensor *const *inputs, int ninputs, luda_tensor *const *outputs, int noutputs,
                           const luda_node_class *node_class, void *state, luda_node **out)
 {
-    luda_node *node;
-    if (!wanted(inputs, ninputs)) {
+    luda_node *node = NULL;
+    luda_status status = LUDA_OK;
+    if (wanted(inputs, ninputs, outputs, noutputs))
+        status = custom(inputs, ninputs, outputs, noutputs, &node);
+    if (!node) {
         if (node_class->release && state)
             node_class->release(state);
-        *out = NULL;
-        return LUDA_OK;
+        if (status == LUDA_OK)
+            *out = NULL;
+        return status;
     }
-    LUDA_TRY(custom(inputs, ninputs, outputs, noutputs, &node));
     node->class = node_class;
     node->state = state;
     *out = node;
@@ -239,7 +254,7 @@ luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tens
                               const char *name, int64_t tag, luda_node **out)
 {
     luda_node *node;
-    if (!wanted(inputs, ninputs)) {
+    if (!wanted(inputs, ninputs, outputs, noutputs)) {
         *out = NULL;
         return LUDA_OK;
     }
@@ -260,6 +275,8 @@ luda_status luda_node_new_lua(luda_tensor *const *inputs, int ninputs, luda_tens
 
 luda_status luda_node_keep(luda_node *node, luda_tensor *tensor)
 {
+    if (!node)
+        return LUDA_OK;
     luda_kept *extra = realloc(node->extra, (size_t)(node->nextra + 1) * sizeof *extra);
     luda_tensor *kept = NULL;
     if (!extra)
@@ -285,7 +302,7 @@ luda_status luda_node_kept(luda_node *node, int index, luda_tensor **out)
         return luda__fail(LUDA_EINVAL, "%s: kept tensor %d of %d", luda__node_name(node), index, node->nextra);
     const luda_kept *kept = &node->extra[index];
     luda_tensor *plain;
-    LUDA_TRY(luda__kept_get(node, kept, "saved tensor", &plain));
+    LUDA_TRY(luda__kept_get(node, kept, "saved tensor", index + 1, &plain));
     if (kept->own_output == 0 || !luda_grad_enabled()) {
         *out = plain;
         return LUDA_OK;

@@ -48,6 +48,16 @@ T luda__rule1(luda_rule *w, luda_op op, T a)
     return a ? luda__rule_apply(w, op, &a, 1, NULL, NULL) : NULL;
 }
 
+T luda__rule_last(luda_rule *w, luda_op op, T a)
+{
+    T g = w->g[0], in[] = { g, a };
+    if (!g || !a || w->status != LUDA_OK || !w->lone || g->dtype != a->dtype || g->numel != a->numel || g->ndim != a->ndim)
+        return luda__rule2(w, op, g, a);
+    w->lone = false;
+    luda_status status = luda_apply_into(op, in, 2, NULL, g);
+    return luda__rule_keep(w, status, status == LUDA_OK ? luda__retain(g) : NULL);
+}
+
 T luda__rule2(luda_rule *w, luda_op op, T a, T b)
 {
     T in[] = { a, b };

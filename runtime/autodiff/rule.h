@@ -12,6 +12,8 @@ typedef luda_tensor *T;
 /* Any operator: NULL after a failure. The first output; others go to `others` where it is not NULL. */
 T luda__rule_apply(luda_rule *w, luda_op op, T const *in, int nin, const luda_attrs *attrs, T *others);
 T luda__rule1(luda_rule *w, luda_op op, T a);
+/* op(g[0], a) of an elementwise row, where the rule needs g[0] no more: in its place, if nobody else sees it. */
+T luda__rule_last(luda_rule *w, luda_op op, T a);
 T luda__rule2(luda_rule *w, luda_op op, T a, T b);
 T luda__rule3(luda_rule *w, luda_op op, T a, T b, T c);
 /* a op number, with the number in a's dtype. */

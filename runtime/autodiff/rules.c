@@ -49,8 +49,8 @@ RULE1(exp) { return mul(g, y[0]); }
 RULE1(log) { return div(g, x[0]); }
 RULE1(sin) { return mul(g, cos(x[0])); }
 RULE1(cos) { return neg(mul(g, sin(x[0]))); }
-RULE1(tanh) { return luda__rule2(w, LUDA_OP_tanh_backward, g, y[0]); }
-RULE1(sigmoid) { return luda__rule2(w, LUDA_OP_sigmoid_backward, g, y[0]); }
+RULE1(tanh) { return luda__rule_last(w, LUDA_OP_tanh_backward, y[0]); }
+RULE1(sigmoid) { return luda__rule_last(w, LUDA_OP_sigmoid_backward, y[0]); }
 RULE1(erf) { return mul(g, scale(exp(neg(square(x[0]))), 1.1283791670955126 /* 2 / sqrt(pi) */)); }
 RULE1(clone) { return g; }
 
@@ -77,12 +77,12 @@ RULE1(minimum) { return extreme_share(w, g, x[1 - i], x[i]); }
 
 /* --- Activations --- */
 
-RULE1(relu) { return luda__rule2(w, LUDA_OP_relu_backward, g, y[0]); }
+RULE1(relu) { return luda__rule_last(w, LUDA_OP_relu_backward, y[0]); }
 RULE1(relu_backward) { return i == 0 ? luda__rule2(w, LUDA_OP_relu_backward, g, x[1]) : NULL; }
-RULE1(gelu_tanh) { return luda__rule2(w, LUDA_OP_gelu_tanh_backward, g, x[0]); }
+RULE1(gelu_tanh) { return luda__rule_last(w, LUDA_OP_gelu_tanh_backward, x[0]); }
 
-RULE1(gelu) { return luda__rule2(w, LUDA_OP_gelu_backward, g, x[0]); }
-RULE1(silu) { return luda__rule2(w, LUDA_OP_silu_backward, g, x[0]); }
+RULE1(gelu) { return luda__rule_last(w, LUDA_OP_gelu_backward, x[0]); }
+RULE1(silu) { return luda__rule_last(w, LUDA_OP_silu_backward, x[0]); }
 
 RULE1(silu_mul)
 {

@@ -93,9 +93,9 @@ RULE(linear)
     int activation = w->attrs->linear.activation;
     T g = w->g[0], x = w->x[0], before = w->y[1];
     if (g && activation == LUDA_ACTIVATION_RELU)
-        g = luda__rule2(w, LUDA_OP_relu_backward, g, before);
+        g = luda__rule_last(w, LUDA_OP_relu_backward, before);
     else if (g && activation == LUDA_ACTIVATION_GELU_TANH)
-        g = luda__rule2(w, LUDA_OP_gelu_tanh_backward, g, before);
+        g = luda__rule_last(w, LUDA_OP_gelu_tanh_backward, before);
     if (w->g[1])
         g = g ? add(g, w->g[1]) : w->g[1];
     if (w->need[0])
@@ -134,53 +134,79 @@ RULE(rms_norm_composed)
 
 /* --- Cross entropy --- */
 
-RULE(cross_entropy)
+/* A gradient for each row as a column, where the loss was not reduced. */
+static T by_rows(luda_rule *w, T g)
 {
-    T in[] = { w->g[0], w->x[0], w->x[1], w->y[1], w->node->nin > 2 ? w->x[2] : NULL };
-    if (!w->g[0] || !w->need[0])
-        return;
-    luda__rule_set(w, 0, luda__rule_apply(w, LUDA_OP_cross_entropy_backward, in, 5, w->attrs, NULL));
+    return w->attrs->cross_entropy.reduction == LUDA_REDUCTION_NONE ? luda__rule_unsqueeze(w, g, 1) : g;
 }
 
-/* What the loss multiplies -log p with: [N, C], zero in ignored rows; the sum of weights of counted labels goes to *total. */
-static T target_weights(luda_rule *w, T *total)
+/* What the loss multiplies -log p with, but for class weights: [N, C], zero in ignored rows; *hot is 1 at counted labels. */
+static T target_shares(luda_rule *w, T *hot)
 {
     const struct luda_cross_entropy_attrs *a = &w->attrs->cross_entropy;
-    T logits = w->x[0], labels = w->x[1], weight = w->node->nin > 2 ? w->x[2] : NULL;
+    T logits = w->x[0], labels = w->x[1];
     luda_dtype dtype = (luda_dtype)logits->dtype;
     int64_t classes = logits->shape[1];
     T counted = luda__rule_number(w, LUDA_OP_ne, labels, (double)a->ignore_index);
     T safe = where(counted, labels, number_like(labels, a->base));
     T position = luda__rule_unsqueeze(w, luda__rule_number(w, LUDA_OP_sub, safe, a->base), 1);
-    T hot = luda__rule2(w, LUDA_OP_eq, position, luda__rule_arange(w, logits, LUDA_I64, classes));
-    if (!hot)
-        return NULL;
-    hot = luda__rule_cast(w, hot, dtype, logits->storage->device);
+    T found = luda__rule2(w, LUDA_OP_eq, position, luda__rule_arange(w, logits, LUDA_I64, classes));
     T mask = luda__rule_cast(w, luda__rule_unsqueeze(w, counted, 1), dtype, logits->storage->device);
-    hot = mul(hot, mask);
-    if (weight)
-        hot = mul(hot, weight);
-    *total = luda__rule_sum(w, hot, 0, NULL, false);
-    T even = scale(weight ? mul(mask, weight) : mask, a->label_smoothing / (double)classes);
-    return add(scale(hot, 1 - a->label_smoothing), even);
+    *hot = mul(luda__rule_cast(w, found, dtype, logits->storage->device), mask);
+    return add(scale(*hot, 1 - a->label_smoothing), scale(mask, a->label_smoothing / (double)classes));
+}
+
+/* What a mean divides by: a mean over nothing has slope 0, not NaN. */
+static T counted_total(luda_rule *w, T hot)
+{
+    T total = luda__rule_sum(w, hot, 0, NULL, false);
+    return where(luda__rule_number(w, LUDA_OP_eq, total, 0), number_like(total, 1), total);
+}
+
+/* Class weights are in the sum of losses, and in what their mean divides it by. */
+static void set_weight_slope(luda_rule *w)
+{
+    T logits = w->x[0], weight = w->x[2], hot;
+    luda_attrs rows = { .family = LUDA_ATTRS_softmax, .softmax = { 1 } };
+    T share = target_shares(w, &hot);
+    T terms = mul(share, luda__rule_apply(w, LUDA_OP_log_softmax, &logits, 1, &rows, NULL));
+    if (w->attrs->cross_entropy.reduction == LUDA_REDUCTION_MEAN) {
+        T total = counted_total(w, mul(hot, weight));
+        T mean = div(luda__rule_sum(w, mul(terms, weight), 0, NULL, false), total);
+        terms = div(sub(terms, mul(hot, mean)), total);
+    }
+    luda__rule_set(w, 2, column_sums(w, mul(luda__rule1(w, LUDA_OP_neg, by_rows(w, w->g[0])), terms)));
+}
+
+static bool needs_weight_slope(const luda_rule *w)
+{
+    return w->g[0] && w->node->nin > 2 && w->need[2];
+}
+
+RULE(cross_entropy)
+{
+    T in[] = { w->g[0], w->x[0], w->x[1], w->y[1], w->node->nin > 2 ? w->x[2] : NULL };
+    if (w->g[0] && w->need[0])
+        luda__rule_set(w, 0, luda__rule_apply(w, LUDA_OP_cross_entropy_backward, in, 5, w->attrs, NULL));
+    if (needs_weight_slope(w))
+        set_weight_slope(w);
 }
 
 RULE(cross_entropy_composed)
 {
-    T g = w->g[0], logits = w->x[0], total = NULL;
+    T logits = w->x[0], weight = w->node->nin > 2 ? w->x[2] : NULL, hot;
     luda_attrs rows = { .family = LUDA_ATTRS_softmax, .softmax = { 1 } };
-    if (!g || !w->need[0])
+    if (needs_weight_slope(w))
+        set_weight_slope(w);
+    if (!w->g[0] || !w->need[0])
         return;
-    T target = target_weights(w, &total);
+    T g = by_rows(w, w->g[0]), target = target_shares(w, &hot);
+    if (weight)
+        target = mul(target, weight);
     T softmax = luda__rule_apply(w, LUDA_OP_softmax, &logits, 1, &rows, NULL);
-    T slope = sub(mul(softmax, sum_kept(target, 1)), target);
-    if (w->attrs->cross_entropy.reduction == LUDA_REDUCTION_NONE)
-        g = luda__rule_unsqueeze(w, g, 1);
-    if (w->attrs->cross_entropy.reduction == LUDA_REDUCTION_MEAN) {
-        T nothing = luda__rule_number(w, LUDA_OP_eq, total, 0); /* a mean over nothing has slope 0, not NaN */
-        g = div(g, where(nothing, number_like(total, 1), total));
-    }
-    luda__rule_set(w, 0, mul(g, slope));
+    if (w->attrs->cross_entropy.reduction == LUDA_REDUCTION_MEAN)
+        g = div(g, counted_total(w, weight ? mul(hot, weight) : hot));
+    luda__rule_set(w, 0, mul(g, sub(mul(softmax, sum_kept(target, 1)), target)));
 }
 
 /* --- Dropout: linear, and its mask comes from the counter --- */
@@ -217,7 +243,7 @@ RULE(attention_composed)
     luda_attrs rows = { .family = LUDA_ATTRS_softmax, .softmax = { -1 } };
     if (!g)
         return;
-    double factor = a->scale != 0 ? a->scale : 1 / sqrt((double)q->shape[q->ndim - 1]);
+    double factor = a->scale != 0 ? a->scale : 1 / sqrt(fmax((double)q->shape[q->ndim - 1], 1));
     T scores = scale(matmul(q, transposed(k)), factor);
     if (scores && a->is_causal)
         scores = causal_scores(w, scores, q->shape[q->ndim - 2], k->shape[k->ndim - 2], &g);

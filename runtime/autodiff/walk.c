@@ -17,6 +17,7 @@ static void walk_destroy(void *object)
         walk_entry *entry = &walk->entries[i];
         for (int o = 0; entry->g && o < entry->node->nout; o++)
             luda_tensor_release(entry->g[o]);
+        luda_tensor_release(entry->made);
     }
     for (int i = 0; walk->waits == WALK_WAITS_NODE && i < walk->current->node->nin; i++)
         luda_tensor_release(walk->dx[i]);
@@ -191,6 +192,8 @@ static void finish(luda_walk *walk, walk_entry *entry)
         luda_tensor_release(entry->g[o]);
         entry->g[o] = NULL;
     }
+    luda_tensor_release(entry->made);
+    entry->made = NULL;
     for (int i = 0; i < node->nin; i++) {
         walk_entry *parent = luda__walk_parent(walk, entry, i);
         if (!parent)
@@ -259,13 +262,13 @@ static void mark_needs(luda_walk *walk, const walk_entry *entry)
 
 /* --- Running a rule --- */
 
-/* A kept output that belongs to the graph again, where the backward pass is recorded. */
-static luda_status kept_output(const luda_walk *walk, luda_node *node, int o, luda_tensor **out)
+/* An output belongs to the graph again where the backward pass is recorded. */
+static luda_status rejoin(const luda_walk *walk, luda_node *node, int o, luda_tensor **out)
 {
-    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", out));
     if (!walk->create_graph || luda__class_of((luda_dtype)(*out)->dtype) != LUDA__FLOAT)
         return LUDA_OK;
     luda_tensor *plain = *out;
+    *out = NULL;
     luda_status status = luda__tensor_alias(plain, out);
     luda_tensor_release(plain);
     if (status == LUDA_OK)
@@ -273,15 +276,36 @@ static luda_status kept_output(const luda_walk *walk, luda_node *node, int o, lu
     return status;
 }
 
-static luda_status fetch_kept(const luda_walk *walk, luda_node *node, luda_tensor **kept)
+static luda_status remade_output(luda_walk *walk, luda_node *node, luda_tensor **out)
+{
+    LUDA_TRY(luda__remake(walk, node, out));
+    return rejoin(walk, node, 0, out);
+}
+
+static luda_status kept_output(luda_walk *walk, luda_node *node, int o, luda_tensor **out)
+{
+    if (o == 0 && node->remakes && (luda__keeps((luda_op)node->op) & LUDA__KEEPS_OUT))
+        return remade_output(walk, node, out);
+    if (!node->out || !node->out[o].tensor)
+        return LUDA_OK;
+    LUDA_TRY(luda__kept_get(node, &node->out[o], "result", node->nout > 1 ? o + 1 : 0, out));
+    return rejoin(walk, node, o, out);
+}
+
+static luda_status fetch_kept(luda_walk *walk, luda_node *node, luda_tensor **kept)
 {
     memset(kept, 0, (size_t)(node->nin + node->nout) * sizeof *kept);
-    for (int i = 0; i < node->nin; i++)
-        if (node->in[i].kept.tensor)
-            LUDA_TRY(luda__kept_get(node, &node->in[i].kept, "input", &kept[i]));
-    for (int o = 0; node->out && o < node->nout; o++)
-        if (node->out[o].tensor)
-            LUDA_TRY(kept_output(walk, node, o, &kept[node->nin + o]));
+    for (int i = 0; i < node->nin; i++) {
+        const luda_node_input *input = &node->in[i];
+        if (input->spare)
+            continue;
+        if (input->remade)
+            LUDA_TRY(remade_output(walk, input->parent, &kept[i]));
+        else if (input->kept.tensor)
+            LUDA_TRY(luda__kept_get(node, &input->kept, "input", node->nin > 1 ? i + 1 : 0, &kept[i]));
+    }
+    for (int o = 0; o < node->nout; o++)
+        LUDA_TRY(kept_output(walk, node, o, &kept[node->nin + o]));
     return LUDA_OK;
 }
 
@@ -308,7 +332,8 @@ static luda_status run_rule(luda_walk *walk, walk_entry *entry)
     luda_node *node = entry->node;
     luda_rule call = { .node = node, .g = entry->g, .x = walk->kept, .y = walk->kept + node->nin, .attrs = node->attrs,
                        .need = walk->need, .into = walk->into, .dx = walk->dx,
-                       .temporaries = walk->temporaries, .capacity = walk->temporary_capacity };
+                       .temporaries = walk->temporaries, .capacity = walk->temporary_capacity,
+                       .lone = !walk->anomaly && entry->g[0] && is_own(walk, entry->g[0]) };
     find_sums(walk, entry);
     call.status = fetch_kept(walk, node, walk->kept);
     if (call.status == LUDA_OK)
@@ -381,12 +406,11 @@ static luda_status step_node(luda_walk *walk, int *event)
     }
     LUDA_TRY(capture(walk, entry));
     mark_needs(walk, entry);
-    if (node->op >= 0 || node->class) {
+    if (node->op >= 0 || (node->class && node->class->backward)) {
         luda_context *context = luda__context();
         int64_t start = context->profile ? luda_profile_now() : 0;
         const char *name = lasting_name(node);
-        luda_status status = node->op >= 0 ? run_rule(walk, entry)
-                                           : node->class->backward(node, node->state, entry->g, walk->need, walk->dx);
+        luda_status status = node->op >= 0 ? run_rule(walk, entry) : luda__run_custom(walk, entry);
         status = distribute(walk, entry, status);
         if (context->profile)
             luda__profile_add(context, name, LUDA_PROFILE_BACKWARD, start);
@@ -412,11 +436,13 @@ static luda_status resume(luda_walk *walk)
 luda_status luda_walk_step(luda_walk *walk, int *event)
 {
     luda_context *context = luda__context();
+    uint64_t recompute = context->recompute;
     int before = context->grad_enabled, autocast = context->autocast, anomaly = context->anomaly;
     int reached = LUDA_WALK_DONE;
     if (walk->failed)
         return luda__fail(LUDA_EGRAPH, "backward: this walk has failed; start a new one");
     context->grad_enabled = walk->create_graph;
+    context->recompute = 0;
     context->autocast = LUDA__NO_AUTOCAST; /* rules see the types that were recorded */
     context->anomaly = 0;                  /* what they give is looked at, not their parts */
     walk->anomaly = anomaly;
@@ -426,6 +452,7 @@ luda_status luda_walk_step(luda_walk *walk, int *event)
     context->grad_enabled = before;
     context->autocast = autocast;
     context->anomaly = anomaly;
+    context->recompute = recompute;
     walk->failed = status != LUDA_OK;
     if (status == LUDA_OK)
         *event = reached;

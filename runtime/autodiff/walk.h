@@ -8,6 +8,7 @@
 typedef struct walk_entry {
     luda_node *node;   /* a reference */
     luda_tensor **g;   /* gradients of its outputs, references or NULL */
+    luda_tensor *made; /* output 0, made again for its users, or NULL */
     int32_t *parents;  /* per input: the entry of the node that made it, or -1 where the walk does not go */
     int32_t uses;      /* edges from nodes that are not finished yet */
     int32_t next_hook;
@@ -66,6 +67,10 @@ luda_status luda__walk_make(luda_walk **out);
 luda_status luda__walk_discover(luda_walk *walk, luda_tensor *const *roots, int nroots, const luda_backward_options *options);
 /* Errors where a value that is not finite comes out of finite ones (anomaly.c). */
 luda_status luda__check_gradients(const luda_node *node, luda_tensor *const *g, luda_tensor *const *dx);
+/* Output 0 of a node, made again from what the graph keeps. */
+luda_status luda__remake(luda_walk *walk, luda_node *node, luda_tensor **out);
+/* Runs the backward of a custom node of C (function.c); what it gives lies in walk->dx. */
+luda_status luda__run_custom(luda_walk *walk, const walk_entry *entry);
 /* The entry of any node, or NULL. */
 walk_entry *luda__walk_entry(const luda_walk *walk, const luda_node *node);
 

@@ -128,11 +128,10 @@ luda_status luda__collective_record(luda_comm *comm, const luda_announcement *ag
                                     luda_tensor *output)
 {
     static const luda_node_class classes[LUDA_CALL_COUNT] = {
-#define LUDA_CALL(name, NAME) [LUDA_CALL_##NAME] = { #name, run_backward, release_state, 1 },
+#define LUDA_CALL(name, NAME) [LUDA_CALL_##NAME] = { #name, run_backward, release_state, 1, 1 },
 #include "names.def"
     };
     luda_node *node;
-    luda_status status;
     state *s = malloc(sizeof *s);
     if (!s)
         return luda__fail(LUDA_ENOMEM, "%s: no memory for the graph", luda__call_name(agreed->operation));
@@ -143,8 +142,5 @@ luda_status luda__collective_record(luda_comm *comm, const luda_announcement *ag
     s->device = luda_tensor_device(output);
     s->ndim = luda_tensor_ndim(output);
     memcpy(s->shape, luda_tensor_shape(output), (size_t)s->ndim * sizeof(int64_t));
-    status = luda_node_new(&input, 1, &output, 1, &classes[agreed->operation], s, &node);
-    if (status != LUDA_OK)
-        release_state(s);
-    return status;
+    return luda_node_new(&input, 1, &output, 1, &classes[agreed->operation], s, &node);
 }

@@ -186,6 +186,8 @@ static inline void luda__object_free(void *memory, size_t bytes)
 
 /* A storage's free function for memory that nobody gives back. */
 void luda__leave_alone(void *owner, void *data, size_t bytes);
+/* The name of the site; NULL where nobody asked for one. */
+const char *luda__site_name(const luda_storage *storage);
 /* A storage with a site goes. */
 void luda__site_leave(luda_storage *storage);
 
@@ -326,6 +328,7 @@ struct luda_context {
     int grad_enabled;
     int autocast; /* a half type, or LUDA__NO_AUTOCAST */
     int anomaly;  /* values are looked at */
+    uint64_t recompute; /* 0: off, else 1 + the order after which nodes may be made again in backward */
     struct luda__profile *profile; /* NULL: off */
     uint64_t anomaly_node;
     /* Bytes of storages made under this context: what the thread counted that uses it (a locked instruction is dear), and others. */

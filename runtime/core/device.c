@@ -227,3 +227,12 @@ luda_status luda_synchronize(luda_device device)
     luda_status status = ops->synchronize(device.index, message);
     return status == LUDA_OK ? LUDA_OK : luda__fail_text(status, message);
 }
+
+luda_status luda_library_keep(const void *address)
+{
+    Dl_info info;
+    if (!dladdr(address, &info) || !info.dli_fname)
+        return luda__fail(LUDA_EINVAL, "library_keep: the address is of no library");
+    dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE); /* not found: the program itself, which stays anyway */
+    return LUDA_OK;
+}

@@ -57,20 +57,25 @@ static luda_status no_memory(void)
     return luda__fail(LUDA_ENOMEM, "load: no memory for the header");
 }
 
-/* Reads exactly `bytes` bytes; *got says how many there were. */
-static luda_status read_all(const luda_file *file, char *data, size_t bytes, int64_t position, size_t *got)
+/* Reads exactly `bytes` bytes; *got says how many there were. Returns errno. */
+static int read_all(const luda_file *file, char *data, size_t bytes, int64_t position, size_t *got)
 {
     *got = 0;
     while (*got < bytes) {
         ssize_t count = pread(file->fd, data + *got, bytes - *got, position + (int64_t)*got);
         if (count == 0)
-            return LUDA_OK;
+            return 0;
         if (count < 0 && errno != EINTR)
-            return luda__fail(LUDA_EIO, "load: cannot read %s: %s", file->path, strerror(errno));
+            return errno;
         if (count > 0)
             *got += (size_t)count;
     }
-    return LUDA_OK;
+    return 0;
+}
+
+static luda_status unreadable(const luda_file *file, int problem)
+{
+    return luda__fail(LUDA_EIO, "load: cannot read %s: %s", file->path, strerror(problem));
 }
 
 /* --- The header --- */
@@ -278,7 +283,9 @@ static luda_status read_header(luda_file *file)
 
     if (fstat(file->fd, &facts) != 0 || !S_ISREG(facts.st_mode))
         return luda__fail(LUDA_EIO, "load: %s is not a file", file->path);
-    LUDA_TRY(read_all(file, (char *)&length, LENGTH_BYTES, 0, &got));
+    int problem = read_all(file, (char *)&length, LENGTH_BYTES, 0, &got);
+    if (problem)
+        return unreadable(file, problem);
     if (got < LENGTH_BYTES || length > (uint64_t)facts.st_size - LENGTH_BYTES)
         return damaged(file, "longer than the file");
     if (length > HEADER_LIMIT)
@@ -288,7 +295,8 @@ static luda_status read_header(luda_file *file)
     text = malloc(length + 1);
     if (!text)
         return no_memory();
-    status = read_all(file, text, length, LENGTH_BYTES, &got);
+    problem = read_all(file, text, length, LENGTH_BYTES, &got);
+    status = problem ? unreadable(file, problem) : LUDA_OK;
     if (status == LUDA_OK && got < length)
         status = damaged(file, "longer than the file");
     if (status == LUDA_OK)
@@ -396,26 +404,72 @@ int64_t luda_file_checksum(const luda_file *file)
 
 /* --- Elements --- */
 
+/* Bytes that one slab reads. */
+#define SLAB (4 << 20)
+
+typedef struct slab_result {
+    uint32_t crc;
+    unsigned char bits; /* that any byte has */
+    bool shorter;       /* the file ended */
+    int problem;        /* errno */
+} slab_result;
+
+typedef struct reading {
+    const luda_file *file;
+    const stored *it;
+    char *data;
+    slab_result *results;
+} reading;
+
+static void read_slab(void *arg, int64_t slab)
+{
+    const reading *job = arg;
+    const stored *it = job->it;
+    slab_result result = { 0 };
+    int64_t begin = slab * SLAB, end = it->end - it->begin < begin + SLAB ? it->end - it->begin : begin + SLAB;
+
+    while (begin < end && !result.problem && !result.shorter) {
+        size_t chunk = end - begin < CHUNK ? (size_t)(end - begin) : (size_t)CHUNK, got;
+        char *data = job->data + begin;
+        result.problem = read_all(job->file, data, chunk, job->file->data + it->begin + begin, &got);
+        result.shorter = got < chunk;
+        result.crc = luda__crc32c(result.crc, data, got);
+        for (size_t i = 0; it->dtype == LUDA_BOOL && i < got; i++)
+            result.bits |= (unsigned char)data[i];
+        begin += (int64_t)chunk;
+    }
+    job->results[slab] = result;
+}
+
+/* Slabs are read and checked by all threads; their checksums join to the tensor's. */
 static luda_status read_elements(const luda_file *file, const stored *it, char *data)
 {
-    uint32_t crc = 0;
-    unsigned char bits = 0;
+    int64_t bytes = it->end - it->begin, slabs = (bytes + SLAB - 1) / SLAB;
+    slab_result one, *results = slabs == 1 ? &one : malloc((size_t)slabs * sizeof *results);
+    reading job = { file, it, data, results };
+    slab_result all = { 0 };
 
-    for (int64_t done = 0, bytes = it->end - it->begin; done < bytes;) {
-        size_t chunk = bytes - done < CHUNK ? (size_t)(bytes - done) : (size_t)CHUNK, got;
-        LUDA_TRY(read_all(file, data + done, chunk, file->data + it->begin + done, &got));
-        if (got < chunk)
-            return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': the file became shorter", file->path,
-                              it->name);
-        crc = luda__crc32c(crc, data + done, chunk);
-        for (size_t i = 0; it->dtype == LUDA_BOOL && i < chunk; i++)
-            bits |= (unsigned char)data[done + (int64_t)i];
-        done += (int64_t)chunk;
+    if (!results)
+        return no_memory();
+    if (slabs > 1)
+        posix_fadvise(file->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* the system reads further ahead */
+    luda__parallel(slabs, read_slab, &job);
+    for (int64_t i = 0; i < slabs; i++) {
+        all.crc = luda__crc32c_join(all.crc, results[i].crc, (size_t)(i < slabs - 1 ? SLAB : bytes - i * SLAB));
+        all.bits |= results[i].bits;
+        all.shorter |= results[i].shorter;
+        all.problem = all.problem ? all.problem : results[i].problem;
     }
-    if (file->checksum >= 0 && crc != it->crc)
+    if (results != &one)
+        free(results);
+    if (all.problem)
+        return unreadable(file, all.problem);
+    if (all.shorter)
+        return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': the file became shorter", file->path, it->name);
+    if (file->checksum >= 0 && all.crc != it->crc)
         return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': the checksum does not match", file->path,
                           it->name);
-    if (bits > 1)
+    if (all.bits > 1)
         return luda__fail(LUDA_ECORRUPT, "load: %s: tensor '%.100s': a truth value is neither 0 nor 1", file->path,
                           it->name);
     return LUDA_OK;

@@ -29,7 +29,7 @@ enum {
     LENGTH_BYTES = 8,
     CRC_DIGITS = 8,
     HEADER_LIMIT = 100 << 20,
-    CHUNK = 1 << 20, /* small enough that the second of checksum and copy finds the bytes in the cache */
+    CHUNK = 256 << 10, /* small enough that the second of checksum and copy finds the bytes in the cache */
 };
 
 /* Where the digits of the header's checksum stand in the header; NULL where there are none. */

@@ -206,7 +206,9 @@ static bool parse_row(luda_op op)
     facts->random = find_fact(info->facts, "random", &length) != NULL;
     facts->accumulate = find_fact(info->facts, "accumulate", &length) != NULL;
     facts->inplace = find_fact(info->facts, "inplace", &length) != NULL;
-    facts->recompute_cheap = find_fact(info->facts, "recompute", &length) != NULL;
+    value = find_fact(info->facts, "recompute", &length);
+    facts->recompute_cheap = value && *value == 'c';
+    facts->recompute_activation = value && *value == 'a';
     facts->is_view = strcmp(info->types, "VIEW") == 0;
     facts->map_inputs = strcmp(info->family, "map") == 0 ? (int8_t)info->inputs : 0;
     for (int dtype = 0; dtype < LUDA_DTYPE_COUNT; dtype++) {

@@ -13,7 +13,7 @@ const char *luda__dtype_file_name(luda_dtype dtype); /* as in safetensors: "F32"
 typedef enum luda__autocast { LUDA__AUTOCAST_NONE, LUDA__AUTOCAST_LOW, LUDA__AUTOCAST_F32 } luda__autocast;
 
 typedef struct luda__op_facts {
-    bool random, inplace, accumulate, recompute_cheap, is_view;
+    bool random, inplace, accumulate, recompute_cheap, recompute_activation, is_view;
     luda__autocast autocast;
     /* Elementwise rows: the number of inputs (0: not one), and the result's type where all have the same, or -1 where they are cast. */
     int8_t map_inputs;

@@ -128,6 +128,8 @@ static luda_status shape_narrow_backward(luda_plan *plan)
     struct luda_narrow_backward_attrs *a = &plan->attrs.narrow_backward;
     int64_t shape[LUDA_MAX_DIMS];
     LUDA_TRY(luda__normalize_dim(plan, &a->dim, plan->in[0]->ndim));
+    if (plan->in[0]->ndim == 0)
+        return luda__fail(LUDA_ESHAPE, "narrow_backward: a 0-d tensor has no dimension to place");
     memcpy(shape, plan->in[0]->shape, sizeof shape);
     int64_t length = shape[a->dim];
     if (a->step < 1 || a->start < 0 || (length > 0 && a->start + (length - 1) * a->step >= a->size))
@@ -218,6 +220,8 @@ static luda_status shape_extremum_backward(luda_plan *plan)
         return luda__shapes_differ(plan, g, plan->in[1], "there must be one position for each gradient");
     if (a->size < 0) /* the input of the forward was 0-d */
         return luda__set_shape(plan, 0, 0, g->shape);
+    if (a->keepdim && (ndim == 0 || g->shape[a->dim] != 1))
+        return luda__fail(LUDA_ESHAPE, "%s: with keepdim the gradient has size 1 along dimension %d", plan->info->name, a->dim + 1);
     for (int d = 0; d < ndim; d++)
         shape[d] = d == a->dim ? a->size : g->shape[d > a->dim && !a->keepdim ? d - 1 : d];
     return luda__set_shape(plan, 0, ndim, shape);

@@ -51,6 +51,11 @@ luda_status luda_memory_mark(luda_tensor *tensor, const char *name)
     return LUDA_OK;
 }
 
+const char *luda__site_name(const luda_storage *storage)
+{
+    return storage->site ? storage->site->name : NULL;
+}
+
 void luda__site_leave(luda_storage *storage)
 {
     atomic_fetch_sub_explicit(&storage->site->bytes, (long long)storage->bytes, memory_order_relaxed);

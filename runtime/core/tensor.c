@@ -304,6 +304,11 @@ void *luda_tensor_data(luda_tensor *tensor)
     return luda__data(tensor);
 }
 
+void *luda_tensor_elements(luda_tensor *tensor)
+{
+    return tensor->contiguous && tensor->storage->device.type == LUDA_CPU ? luda__data(tensor) : NULL;
+}
+
 uint32_t luda_tensor_version(const luda_tensor *tensor)
 {
     return atomic_load_explicit(&tensor->storage->version, memory_order_relaxed);

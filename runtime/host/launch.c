@@ -140,8 +140,8 @@ static void signal_all(rank *ranks, int count, int number)
             kill(ranks[i].process, number);
 }
 
-/* Notes who ended; the first that failed goes into the report. Returns how many still run. */
-static int reap(rank *ranks, int count, luda_launch_report *report)
+/* Notes who ended; the first that failed by itself goes into the report, which is open to it. Returns how many still run. */
+static int reap(rank *ranks, int count, bool open, luda_launch_report *report)
 {
     int running = 0;
     for (int i = 0; i < count; i++) {
@@ -149,7 +149,8 @@ static int reap(rank *ranks, int count, luda_launch_report *report)
         if (ranks[i].process > 0 && waitpid(ranks[i].process, &status, WNOHANG) == ranks[i].process) {
             ranks[i].process = 0;
             int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-            if (code != 0 && report->rank < 0)
+            bool better = report->rank < 0 || (open && report->status == LUDA_EXIT_OTHER_RANK && code != LUDA_EXIT_OTHER_RANK);
+            if (code != 0 && better)
                 *report = (luda_launch_report){ code, ranks[i].number, WIFSIGNALED(status) ? WTERMSIG(status) : 0 };
         }
         running += ranks[i].process > 0;
@@ -183,7 +184,7 @@ static void supervise(const luda_launch_options *options, rank *ranks, struct po
     bool told = false, asked = false;
     for (;;) {
         int open = pass_output(ranks, options->ranks, options->prefix != 0, waits);
-        int running = reap(ranks, options->ranks, report);
+        int running = reap(ranks, options->ranks, !asked, report);
         if (luda_stop_requested() && !told) {
             told = true;
             signal_all(ranks, options->ranks, SIGTERM); /* ranks stop at a step they agree on; no grace limit */

@@ -164,14 +164,7 @@ static int next_ended(luda_rank_threads *group)
 
 int luda_rank_threads_wait(luda_rank_threads *group, int timeout_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
+    struct timespec until = luda__host_after(timeout_ms);
     pthread_mutex_lock(&group->lock);
     int index = next_ended(group);
     for (int late = 0; index == -2 && !late; index = next_ended(group))

@@ -80,78 +80,132 @@ luda_status luda_gradients_norm(const luda_gradients *gradients, double *out)
     return status;
 }
 
-/*
- * Replaces each gradient by factor times itself, clamped to `limit`; a half by a float where `wide`. Gradients may be
- * shared with others (both terms of a sum have the same), so the new ones are new tensors.
- */
-static luda_status replace(luda_gradients *gradients, luda_tensor **list, int count, double factor, double limit,
-                           bool wide)
-{
-    luda_optim_sum *sums = malloc(((size_t)count + 1) * sizeof *sums);
-    luda_tensor **scaled = calloc((size_t)count + 1, sizeof *scaled);
-    luda_status status = sums && scaled ? LUDA_OK : luda__fail(LUDA_ENOMEM, "clip: no memory for a list");
+/* --- Clipping --- */
 
-    for (int i = 0; i < count && status == LUDA_OK; i++) {
-        luda_dtype dtype = wide && list[i]->dtype != LUDA_F64 ? LUDA_F32 : (luda_dtype)list[i]->dtype;
-        status = luda_tensor_new(dtype, list[i]->storage->device, list[i]->ndim, list[i]->shape, &scaled[i]);
+/* What a clipping works on: list[i] is a gradient or a contiguous copy, which becomes factor[i] times itself. */
+typedef struct clipping {
+    luda_gradients *gradients;
+    luda_tensor **list;
+    double *factors, total;
+    int count;
+    bool wide; /* into new tensors, of floats where they were halves */
+} clipping;
+
+static void clipping_end(clipping *c)
+{
+    release_list(c->list, c->count);
+    free(c->factors);
+}
+
+static luda_status clipping_begin(const char *op, luda_gradients *gradients, double limit, clipping *out)
+{
+    clipping c = { .gradients = gradients };
+    if (!(limit > 0))
+        return luda__fail(LUDA_EINVAL, "%s: the limit is %g, it must be positive", op, limit);
+    LUDA_TRY(list_new(gradients, &c.list));
+    c.factors = malloc(((size_t)luda_gradients_count(gradients) + 1) * sizeof *c.factors);
+    luda_status status = c.factors ? unpack(gradients, c.list, &c.count) : luda__fail(LUDA_ENOMEM, "%s: no memory for a list", op);
+    if (status != LUDA_OK)
+        clipping_end(&c);
+    else
+        *out = c;
+    return status;
+}
+
+/* True if writing to the gradient would change another one, or what the graph refers to. */
+static bool is_shared(const clipping *c, int index)
+{
+    luda_tensor *gradient = c->list[index];
+    bool shared = gradient->node || atomic_load(&gradient->storage->base.references) > 1;
+    bool often = atomic_load(&gradient->base.references) > 2; /* beside the container and the list */
+    for (int i = 0; i < c->count && often && !shared; i++)
+        shared = i != index && c->list[i] == gradient;
+    return shared;
+}
+
+/* A gradient's new value goes into its own memory, or into a tensor that takes its place; those whose factor is 1 stay. */
+static luda_status clip(clipping *c, double limit)
+{
+    luda_optim_sum *sums = malloc(((size_t)c->count + 1) * sizeof *sums);
+    luda_tensor **targets = calloc((size_t)c->count + 1, sizeof *targets);
+    int *index = malloc(((size_t)c->count + 1) * sizeof *index), n = 0;
+    luda_status status = sums && targets && index ? LUDA_OK : luda__fail(LUDA_ENOMEM, "clip: no memory for a list");
+
+    for (int i = 0; i < c->count && status == LUDA_OK; i++) {
+        luda_tensor *source = c->list[i];
+        if (c->factors[i] == 1 && limit == HUGE_VAL && !c->wide)
+            continue;
+        if (c->wide || is_shared(c, i)) {
+            luda_dtype dtype = c->wide && source->dtype != LUDA_F64 ? LUDA_F32 : (luda_dtype)source->dtype;
+            status = luda_tensor_new(dtype, source->storage->device, source->ndim, source->shape, &targets[n]);
+        } else {
+            targets[n] = luda__retain(source);
+        }
         if (status == LUDA_OK) {
-            sums[i] = luda__optim_sum_item(scaled[i], list[i], factor, 0);
-            sums[i].limit = limit;
+            sums[n] = luda__optim_sum_item(targets[n], source, c->factors[i], 0);
+            sums[n].limit = limit;
+            index[n++] = i;
         }
     }
     if (status == LUDA_OK)
-        status = luda__optim_sum(sums, list, count);
-    for (int i = 0; i < count && status == LUDA_OK; i++)
-        status = luda_gradients_set(gradients, luda_gradients_id(gradients, i), scaled[i]);
-    release_list(scaled, count);
+        status = luda__optim_sum(sums, targets, n);
+    for (int k = 0; k < n && status == LUDA_OK; k++) {
+        luda__bump(targets[k]);
+        status = luda_gradients_set(c->gradients, luda_gradients_id(c->gradients, index[k]), targets[k]);
+    }
+    release_list(targets, n);
     free(sums);
+    free(index);
     return status;
 }
 
 luda_status luda_gradients_clip_norm(luda_gradients *gradients, double limit, double *norm)
 {
-    luda_tensor **list;
-    double total = 0;
-    int count = 0;
-
-    if (!(limit > 0))
-        return luda__fail(LUDA_EINVAL, "clip_norm: the limit is %g, it must be positive", limit);
-    LUDA_TRY(list_new(gradients, &list));
-    luda_status status = unpack(gradients, list, &count);
+    clipping c;
+    LUDA_TRY(clipping_begin("clip_norm", gradients, limit, &c));
+    luda_status status = luda__optim_norms(c.list, c.count, NULL, &c.total);
+    for (int i = 0; i < c.count; i++)
+        c.factors[i] = isfinite(c.total) && c.total > limit ? limit / c.total : 1;
     if (status == LUDA_OK)
-        status = luda__optim_norms(list, count, NULL, &total);
-    if (status == LUDA_OK && isfinite(total) && total > limit)
-        status = replace(gradients, list, count, limit / total, HUGE_VAL, false);
-    release_list(list, count);
+        status = clip(&c, HUGE_VAL);
     if (status == LUDA_OK && norm)
-        *norm = total;
+        *norm = c.total;
+    clipping_end(&c);
+    return status;
+}
+
+luda_status luda_gradients_clip_each(luda_gradients *gradients, double limit)
+{
+    clipping c;
+    LUDA_TRY(clipping_begin("clip_each", gradients, limit, &c));
+    luda_status status = luda__optim_norms(c.list, c.count, c.factors, &c.total);
+    for (int i = 0; i < c.count; i++)
+        c.factors[i] = isfinite(c.factors[i]) && c.factors[i] > limit ? limit / c.factors[i] : 1;
+    if (status == LUDA_OK)
+        status = clip(&c, HUGE_VAL);
+    clipping_end(&c);
     return status;
 }
 
 luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit)
 {
-    luda_tensor **list;
-    int count = 0;
-
-    if (!(limit > 0))
-        return luda__fail(LUDA_EINVAL, "clip_value: the limit is %g, it must be positive", limit);
-    LUDA_TRY(list_new(gradients, &list));
-    luda_status status = unpack(gradients, list, &count);
-    if (status == LUDA_OK)
-        status = replace(gradients, list, count, 1, limit, false);
-    release_list(list, count);
+    clipping c;
+    LUDA_TRY(clipping_begin("clip_value", gradients, limit, &c));
+    for (int i = 0; i < c.count; i++)
+        c.factors[i] = 1;
+    luda_status status = clip(&c, limit);
+    clipping_end(&c);
     return status;
 }
 
 luda_status luda_gradients_scale(luda_gradients *gradients, double factor)
 {
-    luda_tensor **list;
-    int count = 0;
-
-    LUDA_TRY(list_new(gradients, &list));
-    luda_status status = unpack(gradients, list, &count);
-    if (status == LUDA_OK)
-        status = replace(gradients, list, count, factor, HUGE_VAL, true);
-    release_list(list, count);
+    clipping c;
+    LUDA_TRY(clipping_begin("scale", gradients, HUGE_VAL, &c));
+    for (int i = 0; i < c.count; i++)
+        c.factors[i] = factor;
+    c.wide = true;
+    luda_status status = clip(&c, HUGE_VAL);
+    clipping_end(&c);
     return status;
 }

@@ -173,16 +173,17 @@ luda_status luda__optim_norms(luda_tensor *const *tensors, int count, double *no
         arrays[i] = (luda_optim_array){ .data = luda__data(tensors[i]), .dtype = tensors[i]->dtype };
     if (status == LUDA_OK)
         status = add_squares(arrays, tensors, count, &a, &sum);
+    for (int i = 0; norms && i < count && status == LUDA_OK; i++)
+        norms[i] = sqrt(sums[i]);
     if (status == LUDA_OK && !isfinite(sum)) {
-        /* Squares of doubles overflow far below their largest number. */
+        /* Squares of doubles overflow far below their largest number; those of small ones vanish in this pass. */
         a.scale = 0x1p-600;
         status = add_squares(arrays, tensors, count, &a, &sum);
+        for (int i = 0; norms && i < count && status == LUDA_OK; i++)
+            norms[i] = isfinite(norms[i]) ? norms[i] : sqrt(sums[i]) / a.scale;
     }
-    if (status == LUDA_OK) {
-        for (int i = 0; norms && i < count; i++)
-            norms[i] = sqrt(sums[i]) / a.scale;
+    if (status == LUDA_OK)
         *total = sqrt(sum) / a.scale;
-    }
     free(arrays);
     free(sums);
     return status;
@@ -210,7 +211,7 @@ luda_status luda__optim_sum(luda_optim_sum *sums, luda_tensor *const *tensors, i
 static luda_status update_part(const luda_optim_kernels *kernels, const void *items, int count, const int *index,
                                void *argument, void *stream, char *message)
 {
-    return kernels->step[*(const int *)argument](items, count, stream, message);
+    return kernels->step(*(const int *)argument, items, count, stream, message);
 }
 
 luda_status luda__optim_update(int kind, luda_optim_update *updates, luda_tensor *const *tensors, int count)

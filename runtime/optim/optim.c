@@ -25,7 +25,7 @@ static void optim_destroy(void *object)
 
 static const luda_class optim_class = { "optim", optim_destroy };
 
-static luda_status check_settings(const luda_optim_settings *s)
+static luda_status check_settings(int kind, const luda_optim_settings *s)
 {
     double scale = s->gradient_scale;
     if (!(s->max_grad_norm >= 0) || !(s->clip_norm >= 0) || !(s->clip_value >= 0))
@@ -34,6 +34,8 @@ static luda_status check_settings(const luda_optim_settings *s)
     if ((s->max_grad_norm > 0) + (s->clip_norm > 0) + (s->clip_value > 0) > 1)
         return luda__fail(LUDA_EINVAL,
                           "optim: two ways of clipping at once; choose max_grad_norm, clip_norm or clip_value");
+    if (kind == LUDA_OPTIM_muon && s->clip_value > 0)
+        return luda__fail(LUDA_EINVAL, "muon: clip_value would turn whole matrices; choose clip_norm or max_grad_norm");
     if (scale != 0 && !(scale > 0 && isfinite(scale) && isfinite(1 / scale)))
         return luda__fail(LUDA_EINVAL, "optim: gradient_scale is %g, it must be positive and have a finite inverse",
                           scale);
@@ -66,6 +68,7 @@ static luda_status fill(luda_optim *optim, luda_tensor *const *parameters, const
     for (int i = 0; i < optim->count; i++) {
         optim->slots[i].parameter = luda__retain(parameters[i]);
         optim->slots[i].group = group ? group[i] : 0;
+        LUDA_TRY(luda__optim_check_staged(optim->kind, &optim->groups[optim->slots[i].group], parameters[i], i));
     }
     return LUDA_OK;
 }
@@ -85,7 +88,7 @@ luda_status luda_optim_new(int kind, luda_tensor *const *parameters, int count, 
     LUDA_TRY(luda__optim_check_parameters(row->name, parameters, count));
     LUDA_TRY(check_groups(group, count, ngroups));
     if (settings)
-        LUDA_TRY(check_settings(settings));
+        LUDA_TRY(check_settings(kind, settings));
     optim = calloc(1, sizeof *optim);
     if (!optim)
         return luda__fail(LUDA_ENOMEM, "%s: no memory for an optimizer", row->name);
@@ -93,6 +96,7 @@ luda_status luda_optim_new(int kind, luda_tensor *const *parameters, int count, 
     optim->kind = kind;
     optim->row = row;
     optim->count = count;
+    optim->ngroups = ngroups;
     if (settings)
         optim->settings = *settings;
     status = fill(optim, parameters, group, options, ngroups);
@@ -116,7 +120,7 @@ void luda_optim_release(luda_optim *optim)
 
 luda_status luda_optim_set_settings(luda_optim *optim, const luda_optim_settings *settings)
 {
-    LUDA_TRY(check_settings(settings));
+    LUDA_TRY(check_settings(optim->kind, settings));
     if (!settings->fp32_master != !optim->settings.fp32_master)
         for (int i = 0; i < optim->count; i++)
             if (optim->slots[i].steps > 0)
@@ -127,47 +131,43 @@ luda_status luda_optim_set_settings(luda_optim *optim, const luda_optim_settings
 
 /* --- A step --- */
 
-/* What one step works on: entry k is the k-th parameter that has a gradient. */
-typedef struct step {
-    int count;
-    luda__optim_slot **slots;
-    luda_tensor **gradients; /* contiguous */
-    luda_tensor **targets;   /* the parameter, or a contiguous copy of it */
-    double *norms;
-    luda_optim_update *updates;
-    void *memory;
-} step;
-
-static luda_status step_new(int count, step *s)
+static luda_status step_new(int count, luda__optim_pass *s)
 {
     size_t n = (size_t)count + 1;
-    char *memory = calloc(n, sizeof *s->updates + sizeof *s->norms + 3 * sizeof(void *));
+    char *memory = calloc(n, sizeof *s->updates + 2 * sizeof *s->norms + 6 * sizeof(void *));
     if (!memory)
         return luda__fail(LUDA_ENOMEM, "optim: no memory for a step over %d parameters", count);
-    *s = (step){ .memory = memory };
+    *s = (luda__optim_pass){ .memory = memory };
     s->updates = (luda_optim_update *)(void *)memory;
     s->norms = (double *)(s->updates + n);
-    s->slots = (luda__optim_slot **)(void *)(s->norms + n);
+    s->rates = s->norms + n;
+    s->slots = (luda__optim_slot **)(void *)(s->rates + n);
     s->gradients = (luda_tensor **)(void *)(s->slots + n);
     s->targets = s->gradients + n;
+    s->directions = s->targets + n;
+    s->fresh = (luda_tensor * (*)[2])(void *)(s->directions + n);
     return LUDA_OK;
 }
 
-static void step_release(step *s)
+static void step_release(luda__optim_pass *s)
 {
     for (int k = 0; k < s->count; k++) {
         luda_tensor_release(s->gradients[k]);
         luda_tensor_release(s->targets[k]);
+        luda_tensor_release(s->directions[k]);
+        luda_tensor_release(s->fresh[k][0]);
+        luda_tensor_release(s->fresh[k][1]);
     }
     free(s->memory);
 }
 
-static luda_status collect(luda_optim *optim, luda_gradients *gradients, step *s)
+/* Entries of slots that are staged, or of the others. */
+static luda_status collect_some(const luda_optim *optim, luda_gradients *gradients, bool staged, luda__optim_pass *s)
 {
     for (int i = 0; i < optim->count; i++) {
         luda__optim_slot *slot = &optim->slots[i];
         luda_tensor *gradient = luda_gradients_get(gradients, luda_tensor_id(slot->parameter));
-        if (!gradient)
+        if (!gradient || luda__optim_staged(optim, slot) != staged)
             continue;
         LUDA_TRY(luda__optim_check_gradient(optim->row->name, slot->parameter, gradient));
         LUDA_TRY(luda__optim_packed(gradient, &s->gradients[s->count]));
@@ -176,8 +176,15 @@ static luda_status collect(luda_optim *optim, luda_gradients *gradients, step *s
     return LUDA_OK;
 }
 
+static luda_status collect(const luda_optim *optim, luda_gradients *gradients, luda__optim_pass *s)
+{
+    LUDA_TRY(collect_some(optim, gradients, true, s));
+    s->staged = s->count;
+    return collect_some(optim, gradients, false, s);
+}
+
 /* Whether a gradient is still finite after division by a small scale, in the type the update computes in. */
-static bool fits(const step *s, double inverse)
+static bool fits(const luda__optim_pass *s, double inverse)
 {
     for (int k = 0; k < s->count && inverse > 1; k++)
         if (luda__optim_compute(s->slots[k]->parameter) == LUDA_F32 && s->norms[k] * inverse > FLT_MAX)
@@ -185,30 +192,32 @@ static bool fits(const step *s, double inverse)
     return true;
 }
 
-static luda_status make_state(luda__optim_slot *slot, int state)
+static luda_status make_state(const luda_optim *optim, luda__optim_slot *slot, int state)
 {
     luda_tensor *p = slot->parameter;
     luda_device device = p->storage->device;
+    int64_t shape[LUDA_MAX_DIMS];
     if (slot->state[state])
         return LUDA_OK;
     if (state == MASTER)
         return luda__move(p, LUDA_F32, device, &slot->state[state]);
-    return luda__zeros(luda__optim_compute(p), device, p->ndim, p->shape, &slot->state[state]);
+    luda__optim_state_sizes(optim, slot, state, shape);
+    return luda__zeros(luda__optim_compute(p), device, p->ndim, shape, &slot->state[state]);
 }
 
-static luda_status make_states(const luda_optim *optim, step *s)
+static luda_status make_states(const luda_optim *optim, luda__optim_pass *s)
 {
     for (int k = 0; k < s->count; k++) {
         for (int state = 0; state < LUDA_OPTIM_MAX_STATES; state++)
             if (luda__optim_uses(optim, s->slots[k], state))
-                LUDA_TRY(make_state(s->slots[k], state));
+                LUDA_TRY(make_state(optim, s->slots[k], state));
         LUDA_TRY(luda__optim_packed(s->slots[k]->parameter, &s->targets[k]));
     }
     return LUDA_OK;
 }
 
 /* A parameter that was never updated has no states: drops those of a step that failed. */
-static void drop_states(step *s)
+static void drop_states(luda__optim_pass *s)
 {
     for (int k = 0; k < s->count; k++) {
         for (int state = 0; s->slots[k]->steps == 0 && state < LUDA_OPTIM_MAX_STATES; state++) {
@@ -218,20 +227,8 @@ static void drop_states(step *s)
     }
 }
 
-/* 1 - beta^step for the three betas, taken over from the entry before where it has the same. */
-static void fill_corrections(luda_optim_update *u, const luda_optim_update *before)
-{
-    const double beta[3] = { u->hyper->beta1, u->hyper->beta2, u->hyper->beta3 };
-    if (before && before->hyper == u->hyper && before->step == u->step) {
-        memcpy(u->correction, before->correction, sizeof u->correction);
-        return;
-    }
-    for (int i = 0; i < 3; i++)
-        u->correction[i] = 1 - pow(beta[i], (double)u->step);
-}
-
 /* What the rule works on, and its rounded image: a half parameter beside its master, or what autocast reads. */
-static void fill_values(step *s, int k)
+static void fill_values(luda__optim_pass *s, int k)
 {
     luda_optim_update *u = &s->updates[k];
     luda_tensor *target = s->targets[k], *master = s->slots[k]->state[MASTER];
@@ -242,7 +239,7 @@ static void fill_values(step *s, int k)
     u->image_dtype = master ? target->dtype : (int32_t)image_dtype;
 }
 
-static void fill_updates(const luda_optim *optim, step *s, double lr, double factor)
+static void fill_updates(const luda_optim *optim, luda__optim_pass *s, double lr, double factor)
 {
     const luda_optim_settings *settings = &optim->settings;
     double inverse = settings->gradient_scale != 0 ? 1 / settings->gradient_scale : 1;
@@ -266,12 +263,12 @@ static void fill_updates(const luda_optim *optim, step *s, double lr, double fac
         for (int state = 0; state < LUDA_OPTIM_STATES; state++)
             if (luda__optim_uses(optim, slot, state))
                 u->state[state] = luda__data(slot->state[state]);
-        fill_corrections(u, k > 0 ? u - 1 : NULL);
+        luda__optim_factors(optim->kind, slot, u, k > 0 ? u - 1 : NULL);
     }
 }
 
 /* Parameters that are views with gaps get their values back; every one counts as changed. */
-static luda_status finish(step *s)
+static luda_status finish(luda__optim_pass *s)
 {
     luda_status status = LUDA_OK;
     for (int k = 0; k < s->count; k++) {
@@ -286,7 +283,7 @@ static luda_status finish(step *s)
     return status;
 }
 
-static luda_status run_step(luda_optim *optim, step *s, double lr, luda_gradients *gradients, luda_optim_report *report)
+static luda_status run_step(luda_optim *optim, luda__optim_pass *s, double lr, luda_gradients *gradients, luda_optim_report *report)
 {
     double inverse = optim->settings.gradient_scale != 0 ? 1 / optim->settings.gradient_scale : 1;
     double limit = optim->settings.max_grad_norm;
@@ -304,8 +301,12 @@ static luda_status run_step(luda_optim *optim, step *s, double lr, luda_gradient
     status = make_states(optim, s);
     if (status == LUDA_OK) {
         fill_updates(optim, s, lr, inverse * report->clip_coef);
-        status = luda__optim_update(optim->kind, s->updates, s->targets, s->count);
+        status = luda__optim_stage(optim, s);
     }
+    if (status == LUDA_OK)
+        status = luda__optim_update(optim->kind, s->updates + s->staged, s->targets + s->staged, s->count - s->staged);
+    if (status == LUDA_OK)
+        status = luda__optim_land(optim, s);
     if (status != LUDA_OK) {
         drop_states(s);
         return status;
@@ -318,7 +319,7 @@ luda_status luda_optim_step(luda_optim *optim, double lr, luda_gradients *gradie
 {
     luda_optim_report result = { .clip_coef = 1 };
     luda_status status;
-    step s = { 0 };
+    luda__optim_pass s = { 0 };
 
     if (!(isfinite(lr) && lr >= 0))
         return luda__fail(LUDA_EINVAL, "%s: the rate is %g, it must be finite and not negative", optim->row->name, lr);

@@ -13,12 +13,12 @@
 typedef struct luda__optim_state { const char *name; size_t offset; } luda__optim_state;
 typedef struct luda__optim_option { luda_optim_option_info info; size_t offset; } luda__optim_option;
 
-enum { OPTIONS_MAX = 12 };
+enum { OPTIONS_MAX = 20 };
 
 typedef struct luda__optim_row {
     const char *name;
     luda__optim_state states[LUDA_OPTIM_STATES]; /* the last ones may have no name */
-    luda__optim_option options[OPTIONS_MAX];     /* ends before the first without a name */
+    const luda__optim_option *options;           /* ends before the first without a name */
 } luda__optim_row;
 
 const luda__optim_row *luda__optim_row_get(int kind); /* NULL and an error beyond the last */
@@ -61,31 +61,54 @@ typedef struct luda__optim_slot {
     luda_tensor *parameter;
     int32_t group;
     int64_t steps;
+    double momenta; /* nadam: the product of its momenta up to the step momenta_step */
+    int64_t momenta_step;
     luda_tensor *state[LUDA_OPTIM_MAX_STATES];
 } luda__optim_slot;
 
 struct luda_optim {
     luda_object base;
-    int kind, count;
+    int kind, count, ngroups;
     const luda__optim_row *row;
     luda__optim_slot *slots;
     luda_optim_hyper *groups;
     luda_optim_settings settings;
 };
 
-static inline bool luda__optim_uses(const luda_optim *optim, const luda__optim_slot *slot, int state)
-{
-    if (state == MASTER)
-        return optim->settings.fp32_master &&
-               (slot->parameter->dtype == LUDA_F16 || slot->parameter->dtype == LUDA_BF16);
-    return optim->row->states[state].name &&
-           luda__optim_field(&optim->groups[slot->group], optim->row->states[state].offset) != 0;
-}
+bool luda__optim_uses(const luda_optim *optim, const luda__optim_slot *slot, int state);
+/* The shape of a state of the row; its number of dimensions is the parameter's. */
+void luda__optim_state_sizes(const luda_optim *optim, const luda__optim_slot *slot, int state, int64_t *shape);
 
 /* States are double for f64 and float for all others. */
 static inline luda_dtype luda__optim_compute(const luda_tensor *parameter)
 {
     return parameter->dtype == LUDA_F64 ? LUDA_F64 : LUDA_F32;
 }
+
+/* --- A step --- */
+
+/* What one step works on: entry k is a parameter that has a gradient, and the staged ones come first. */
+typedef struct luda__optim_pass {
+    int count, staged;
+    luda__optim_slot **slots;
+    luda_tensor **gradients;  /* contiguous */
+    luda_tensor **targets;    /* the parameter, or a contiguous copy of it */
+    luda_tensor **directions; /* of staged ones: what is subtracted, but for a factor */
+    luda_tensor *(*fresh)[2]; /* adafactor: what its states will be */
+    double *norms, *rates;    /* rates: the factors */
+    luda_optim_update *updates;
+    void *memory;
+} luda__optim_pass;
+
+/* Numbers that depend on the step alone (factors.c). before: the entry before, or NULL. */
+void luda__optim_factors(int kind, luda__optim_slot *slot, luda_optim_update *u, const luda_optim_update *before);
+
+/* Rules that look at a whole parameter (staged.c). */
+bool luda__optim_staged(const luda_optim *optim, const luda__optim_slot *slot);
+luda_status luda__optim_check_staged(int kind, const luda_optim_hyper *hyper, const luda_tensor *parameter, int index);
+/* Makes the directions; nothing else changes. */
+luda_status luda__optim_stage(luda_optim *optim, luda__optim_pass *s);
+/* Updates states and values by them. */
+luda_status luda__optim_land(luda_optim *optim, luda__optim_pass *s);
 
 #endif

@@ -1,6 +1,8 @@
 /* What records see of an optimizer: states and step counts by position. */
 #include "optimizer.h"
 
+#include <string.h>
+
 static luda__optim_slot *slot_at(const luda_optim *optim, int parameter)
 {
     return parameter >= 0 && parameter < optim->count ? &optim->slots[parameter] : NULL;
@@ -37,6 +39,15 @@ int luda_optim_state_dtype(const luda_optim *optim, int parameter, int state)
     return slot ? (int)luda__optim_compute(slot->parameter) : -1;
 }
 
+int luda_optim_state_shape(const luda_optim *optim, int parameter, int state, int64_t *shape)
+{
+    luda__optim_slot *slot = slot_with(optim, parameter, state);
+    if (!slot)
+        return -1;
+    luda__optim_state_sizes(optim, slot, state, shape);
+    return slot->parameter->ndim;
+}
+
 luda_tensor *luda_optim_state(const luda_optim *optim, int parameter, int state)
 {
     luda__optim_slot *slot = slot_with(optim, parameter, state);
@@ -47,16 +58,18 @@ luda_status luda_optim_check_state(const luda_optim *optim, int parameter, int s
 {
     const char *name = luda_optim_state_name(optim, parameter, state);
     char wanted[128], got[128];
+    int64_t shape[LUDA_MAX_DIMS];
 
     if (!name)
         return luda__fail(LUDA_EINDEX, "%s: there is no state %d of the parameter at %d", optim->row->name, state,
                           parameter);
     luda_tensor *p = optim->slots[parameter].parameter;
-    if (!luda__optim_same_shape(tensor, p))
-        return luda__fail(LUDA_EMISMATCH, "%s: %s of the parameter at %d has shape %s, the parameter %s",
+    luda_optim_state_shape(optim, parameter, state, shape);
+    if (tensor->ndim != p->ndim || memcmp(tensor->shape, shape, (size_t)p->ndim * sizeof *shape) != 0)
+        return luda__fail(LUDA_EMISMATCH, "%s: %s of the parameter at %d has shape %s, it must be %s",
                           optim->row->name, name, parameter,
                           luda__shape_text(tensor->ndim, tensor->shape, got, sizeof got),
-                          luda__shape_text(p->ndim, p->shape, wanted, sizeof wanted));
+                          luda__shape_text(p->ndim, shape, wanted, sizeof wanted));
     if (tensor->dtype != (int)luda__optim_compute(p))
         return luda__fail(LUDA_EMISMATCH, "%s: %s of the parameter at %d is %s, it must be %s", optim->row->name, name,
                           parameter, luda_dtype_name((luda_dtype)tensor->dtype),

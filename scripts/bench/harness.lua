@@ -8,8 +8,10 @@
 --   step        or one that runs in a scope of its own;
 --   outside     or one that runs in no scope
 --   interpreted the JIT is off
+--   once        a sample is one run
 --   bytes, flops   for rates
 --   operators   how many operators one run is, for rows in ns
+--   minus       a step whose time is taken off: the row says what its own code adds to it
 --   bounds      list of what limits.lua makes; `sum` adds them up instead of taking the largest
 --   peer        the request that the peer understands
 
@@ -128,11 +130,13 @@ end
 ---@return {own: number[], bounds: number[][], peer: number[]?, peer_problem: string?}
 function M.collect(row, given)
   local clock, seconds, found = given.clock, given.seconds, { own = {}, bounds = {}, peer = {} }
-  local run = M.compile(row, row.make and row.make() or {}, given.sync)
+  local values = row.make and row.make() or {}
+  local run = M.compile(row, values, given.sync)
   if row.interpreted then
     run = without_jit(run)
   end
-  local n = calibrate(clock, run, seconds)
+  local n = row.once and 1 or calibrate(clock, run, seconds)
+  local minus = row.minus and M.compile({ case = row.case, step = row.minus }, values, given.sync)
   local peer = row.peer and given.peer
   for s = 1, given.samples do
     for i, bound in ipairs(row.bounds or {}) do
@@ -142,6 +146,11 @@ function M.collect(row, given)
     local start = clock()
     run(n)
     found.own[s] = (clock() - start) / n
+    if minus then
+      start = clock()
+      minus(n)
+      found.own[s] = found.own[s] - (clock() - start) / n
+    end
     if peer then
       local took, problem = peer:sample(row.peer, seconds)
       found.peer[s], found.peer_problem = took, problem

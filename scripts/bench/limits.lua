@@ -14,6 +14,7 @@ double luda_limits_loop(int function, int threads, double seconds);
 void luda_limits_values(int function, const float *x, float *y);
 double luda_limits_adamw(size_t parameters, int threads, double seconds);
 float luda_limits_call(const float *x, const float *y, size_t count);
+void luda_limits_scalar(int function, const float *x, float *y, size_t count);
 double luda_limits_fault(int huge);
 double luda_limits_spawn(const char *const *arguments, const char *output);
 ]]
@@ -106,6 +107,34 @@ end
 function M.adamw(parameters, threads)
   return { kind = "in place", sample = function(seconds)
     return C.luda_limits_adamw(parameters, threads, seconds)
+  end }
+end
+
+--- So many seconds, whatever the machine does: what a row is to stay below.
+---@param seconds number
+---@return table
+function M.goal(seconds)
+  return { kind = "goal", sample = function()
+    return seconds
+  end }
+end
+
+--- A loop of scalar.c over arrays of `count` floats.
+---@param function_number integer
+---@param x any float *
+---@param y any float *
+---@param count integer
+---@return table
+function M.scalar(function_number, x, y, count)
+  return { kind = "scalar C", sample = function(seconds)
+    local runs, start = 0, M.now()
+    repeat
+      for _ = 1, 32 do
+        C.luda_limits_scalar(function_number, x, y, count)
+      end
+      runs = runs + 32
+    until M.now() - start > seconds
+    return (M.now() - start) / runs
   end }
 end
 

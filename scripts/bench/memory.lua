@@ -1,4 +1,7 @@
---- Resident memory of training one model, in a process of its own: prints {"before": MB, "peak": MB}.
+--- Resident memory in a process of its own: prints {"before": MB, "peak": MB}.
+--
+--   memory.lua MODEL [THREADS]      of training one model
+--   memory.lua chain OPERATORS      of a chain of so many operators and its backward
 
 local folder = arg[0]:match("^(.*/)") or "./"
 package.path = folder .. "?.lua;" .. package.path
@@ -14,11 +17,24 @@ local function resident(name)
   end
 end
 
-luda.set_threads(tonumber(arg[2] or luda.threads()))
+local function train()
+  luda.set_threads(tonumber(arg[2] or luda.threads()))
+  local step = require("models").step(arg[1])
+  for _ = 1, 4 do
+    luda.scope(step)
+  end
+end
+
+local function long_chain()
+  local result, leaf = require("chain")(tonumber(arg[2]))
+  assert(result:backward()[leaf]:item() == 0.5)
+end
+
 assert(luda.nn and luda.optim) -- loaded: the level after start-up has all the code
 local before = resident("VmRSS")
-local train = require("models").step(arg[1])
-for _ = 1, 4 do
-  luda.scope(train)
+if arg[1] == "chain" then
+  long_chain()
+else
+  train()
 end
 print(require("luda.json").encode { before = before, peak = resident("VmHWM") })

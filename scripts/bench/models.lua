@@ -51,6 +51,14 @@ local function gpt(size, batch, length)
   }
 end
 
+local function small(more)
+  local size = { vocab = 256, context = 128, layers = 12, heads = 4, width = 128 }
+  for name, value in pairs(more or {}) do
+    size[name] = value
+  end
+  return gpt(size, 8, 128)
+end
+
 M.list = { "mlp", "convolutional", "character gpt", "gpt2 124M" }
 
 local MODELS = {
@@ -68,6 +76,9 @@ local MODELS = {
     end,
   },
   ["character gpt"] = gpt({ vocab = 65, context = 256, layers = 6, heads = 6, width = 384 }, 8, 256),
+  ["12-layer gpt"] = small(),
+  ["12-layer gpt, dropout"] = small { dropout = 0.1 },
+  ["12-layer gpt, dropout, recompute"] = small { dropout = 0.1, checkpoint = "auto" },
   ["gpt2 124M"] = gpt({ vocab = 50257, context = 1024, layers = 12, heads = 12, width = 768 }, 4, 64),
 }
 

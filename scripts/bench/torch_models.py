@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 GPT_SIZES = {  # vocabulary, context, layers, heads, width, batch, sequence
     "character gpt": (65, 256, 6, 6, 384, 8, 256),
+    "12-layer gpt": (256, 128, 12, 4, 128, 8, 128),
     "gpt2 124M": (50257, 1024, 12, 12, 768, 4, 64),
 }
 

@@ -112,18 +112,18 @@ static void clipping_of_gradients(void)
     EXPECT(at(g, 0) == 3);
     set(gradients, k, k);
     EXPECT_OK(luda_gradients_clip_value(gradients, 0.75));
-    EXPECT(at(luda_gradients_get(gradients, luda_tensor_id(g)), 1) == -0.75 && at(k, 0) == 3);
-    EXPECT(at(luda_gradients_get(gradients, luda_tensor_id(k)), 0) == 0.75);
+    EXPECT(at(luda_gradients_get(gradients, luda_tensor_id(g)), 1) == -0.75 && at(g, 1) == -4); /* shared: a copy */
+    EXPECT(luda_gradients_get(gradients, luda_tensor_id(k)) == k && at(k, 0) == 0.75 && at(k, 1) == -0.75); /* in place */
     EXPECT_STATUS(LUDA_EINVAL, luda_gradients_clip_norm(gradients, -1, NULL));
     EXPECT_STATUS(LUDA_EINVAL, luda_gradients_clip_value(gradients, 0));
     EXPECT_OK(luda_gradients_scale(gradients, 0x1p-140)); /* no number that a bfloat16 has */
     luda_tensor *scaled = luda_gradients_get(gradients, luda_tensor_id(k));
-    EXPECT(luda_tensor_dtype(scaled) == LUDA_F32 && at(scaled, 0) == 0.75 * 0x1p-140 && at(k, 0) == 3);
+    EXPECT(luda_tensor_dtype(scaled) == LUDA_F32 && at(scaled, 0) == 0.75 * 0x1p-140 && at(k, 0) == 0.75);
     luda_gradients_release(gradients);
 
     luda_tensor *targets[2] = { g, k }, *sources[2] = { h, h };
-    EXPECT_OK(luda_axpby(targets, sources, 2, 0.25, 0.5)); /* 0.5 * 3 + 0.25 * 3 */
-    EXPECT(at(g, 0) == 2.25 && at(k, 1) == -3 && at(h, 0) == 3);
+    EXPECT_OK(luda_axpby(targets, sources, 2, 0.25, 0.5)); /* 0.5 * 3 + 0.25 * 3, 0.5 * -0.75 - 0.25 * 4 */
+    EXPECT(at(g, 0) == 2.25 && at(k, 1) == -1.375 && at(h, 0) == 3);
     EXPECT_OK(luda_axpby(targets, sources, 1, 2, 0));
     EXPECT(at(g, 1) == -8);
     luda_tensor_release(g);

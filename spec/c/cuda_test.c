@@ -250,6 +250,18 @@ static void values_of(double *values, int64_t n, uint64_t seed)
     }
 }
 
+/* A matrix of 900 elements, or 70 in a vector (a matrix for muon). */
+static luda_tensor *part_of(luda_device device, int kind, luda_dtype dtype, int p, const double *values)
+{
+    const int64_t shapes[2][2] = { { 36, 25 }, { kind == LUDA_OPTIM_muon ? 7 : 70, 10 } };
+    luda_tensor *host = tensor_of(cpu, dtype, p ? 70 : 900, values), *shaped, *result;
+    EXPECT_OK(luda_reshape(host, p && kind != LUDA_OPTIM_muon ? 1 : 2, shapes[p], &shaped));
+    result = moved(shaped, device);
+    luda_tensor_release(host);
+    luda_tensor_release(shaped);
+    return result;
+}
+
 /* Three steps over two parameters, one of them with two gradients left out; the values after them. */
 static void train(luda_device device, int kind, luda_dtype dtype, const luda_optim_settings *settings, double *result)
 {
@@ -258,9 +270,7 @@ static void train(luda_device device, int kind, luda_dtype dtype, const luda_opt
     luda_optim *optim = NULL;
     for (int p = 0; p < 2; p++) {
         values_of(values, p ? 70 : 900, 5 + (uint64_t)p);
-        luda_tensor *host = tensor_of(cpu, dtype, p ? 70 : 900, values);
-        parameters[p] = moved(host, device);
-        luda_tensor_release(host);
+        parameters[p] = part_of(device, kind, dtype, p, values);
         EXPECT_OK(luda_set_requires_grad(parameters[p], 1));
     }
     EXPECT_OK(luda_optim_new(kind, parameters, 2, NULL, NULL, 1, settings, &optim));
@@ -269,9 +279,8 @@ static void train(luda_device device, int kind, luda_dtype dtype, const luda_opt
         EXPECT_OK(luda_gradients_new(&gradients));
         for (int p = 0; p < (step == 1 ? 2 : 1); p++) {
             values_of(values, p ? 70 : 900, 100 + (uint64_t)(step * 2 + p));
-            luda_tensor *host = tensor_of(cpu, dtype, p ? 70 : 900, values), *g = moved(host, device);
+            luda_tensor *g = part_of(device, kind, dtype, p, values);
             EXPECT_OK(luda_gradients_set(gradients, luda_tensor_id(parameters[p]), g));
-            luda_tensor_release(host);
             luda_tensor_release(g);
         }
         EXPECT_OK(luda_optim_step(optim, 0.1, gradients, NULL));
@@ -292,7 +301,10 @@ static void test_optim(void)
     for (int kind = 0; luda_optim_name(kind); kind++)
         for (int d = 0; d < 4; d++)
             for (int variant = 0; variant < 2; variant++) {
-                luda_optim_settings settings = { .max_grad_norm = variant ? 2 : 0, .clip_value = variant ? 0 : 0.5,
+                double limit = variant ? 0 : 0.5;
+                luda_optim_settings settings = { .max_grad_norm = variant ? 2 : 0,
+                                                 .clip_value = kind == LUDA_OPTIM_muon ? 0 : limit,
+                                                 .clip_norm = kind == LUDA_OPTIM_muon ? limit : 0,
                                                  .fp32_master = d >= 2 && variant };
                 train(cpu, kind, dtypes[d], &settings, host);
                 train(cuda, kind, dtypes[d], &settings, device);

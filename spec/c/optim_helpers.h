@@ -65,7 +65,7 @@ static inline void choose(int kind, const choice *choices, double *values)
 static inline luda_optim *make(int kind, luda_tensor **parameters, int count, const choice *choices,
                                const luda_optim_settings *settings)
 {
-    double values[16];
+    double values[32];
     luda_optim *optim = NULL;
     choose(kind, choices, values);
     EXPECT_OK(luda_optim_new(kind, parameters, count, NULL, values, 1, settings, &optim));

@@ -63,12 +63,13 @@ static void run(int kind, arrays *a, int image_dtype, double factor, int64_t ste
         u->correction[0] = 1 - pow(hyper.beta1, (double)step);
         u->correction[1] = 1 - pow(hyper.beta2, (double)step);
         u->correction[2] = 1 - pow(hyper.beta3, (double)step);
+        u->adam = (luda_optim_adam){ 0.1, 0.99, 0.05, 0.02, 1.5, 1e-3 };
         u->image = image_dtype >= 0 ? a->image[k] + 1 : NULL;
         for (int s = 0; s < LUDA_OPTIM_STATES; s++)
             u->state[s] = a->state[k][s] + 1;
         start += sizes[k];
     }
-    EXPECT_OK(luda__cpu_optim()->step[kind](updates, COUNT, NULL, message));
+    EXPECT_OK(luda__cpu_optim()->step(kind, updates, COUNT, NULL, message));
 }
 
 /* To the nearest, ties to even; the values of this test are finite. */

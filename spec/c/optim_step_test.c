@@ -12,7 +12,7 @@ static void absent_gradients_change_nothing(void)
     for (int kind = 0; kind < LUDA_OPTIM_COUNT; kind++) {
         luda_tensor *p[2] = { vector(LUDA_F32, 1, &one), vector(LUDA_F32, 1, &one) }, *g = vector(LUDA_F32, 1, &one);
         luda_tensor *nothing = vector(LUDA_F32, 1, &zero);
-        double values[16], before[LUDA_OPTIM_MAX_STATES] = { 0 }, value;
+        double values[32], before[LUDA_OPTIM_MAX_STATES] = { 0 }, value;
         luda_gradients *gradients = NULL;
         luda_optim *optim = NULL;
         luda_optim_report report;
@@ -23,6 +23,8 @@ static void absent_gradients_change_nothing(void)
                 values[i] = 0.9;
             else if (strcmp(luda_optim_option(kind, i)->name, "weight_decay") == 0)
                 values[i] = 0.1;
+            else if (strcmp(luda_optim_option(kind, i)->name, "use_muon") == 0)
+                values[i] = 0; /* these are no matrices */
         EXPECT_OK(luda_optim_new(kind, p, 2, NULL, values, 1, NULL, &optim));
         EXPECT_OK(luda_gradients_new(&gradients));
         for (int s = 0; s < LUDA_OPTIM_MAX_STATES; s++)
@@ -250,6 +252,46 @@ static void a_step_without_memory_changes_nothing(void)
 
 /* --- Halves --- */
 
+/* Rules that need memory at every step fail before they touch a state. */
+static void a_later_step_without_memory_changes_nothing(void)
+{
+    enum { ROWS = 300, COLUMNS = 400 };
+    static double values[ROWS * COLUMNS];
+    const int64_t shape[2] = { ROWS, COLUMNS };
+    const int kinds[] = { LUDA_OPTIM_muon, LUDA_OPTIM_lamb, LUDA_OPTIM_adafactor };
+
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        values[i] = sin(i * 0.7) + 0.1;
+    for (int k = 0; k < 3; k++) {
+        luda_tensor *p[2], *state;
+        luda_gradients *gradients;
+        luda_memory_info memory;
+        EXPECT_OK(luda_gradients_new(&gradients));
+        for (int i = 0; i < 2; i++) {
+            EXPECT_OK(luda_tensor_new(LUDA_F32, cpu, 2, shape, &p[i]));
+            EXPECT_OK(luda_tensor_write(p[i], LUDA_F64, values, ROWS * COLUMNS));
+            set(gradients, p[i], p[i]);
+        }
+        luda_optim *optim = make(kinds[k], p, 2, NULL, NULL);
+        EXPECT_OK(luda_optim_step(optim, 0.1, gradients, NULL));
+        int position = kinds[k] == LUDA_OPTIM_muon ? 2 : 0;
+        state = luda_optim_state(optim, 0, position);
+        double value = at(p[0], 5), kept = at(state, 5);
+        EXPECT_OK(luda_memory(cpu, &memory));
+        EXPECT_OK(luda_set_memory_limit(cpu, memory.live + 700000));
+        EXPECT_STATUS(LUDA_ENOMEM, luda_optim_step(optim, 0.1, gradients, NULL));
+        EXPECT_OK(luda_set_memory_limit(cpu, 0));
+        EXPECT(at(p[0], 5) == value && luda_optim_state(optim, 0, position) == state && at(state, 5) == kept);
+        EXPECT(luda_optim_steps(optim, 0) == 1);
+        EXPECT_OK(luda_optim_step(optim, 0.1, gradients, NULL));
+        EXPECT(at(p[0], 5) != value && at(state, 5) != kept);
+        luda_gradients_release(gradients);
+        luda_optim_release(optim);
+        luda_tensor_release(p[0]);
+        luda_tensor_release(p[1]);
+    }
+}
+
 static void halves_and_masters(void)
 {
     const double one = 1, small = 1;
@@ -326,14 +368,16 @@ static void states_move_to_another_optimizer(void)
 {
     const double start[2] = { 1, -2 }, g[2] = { 0.3, -0.7 };
     const luda_optim_settings settings = { .fp32_master = 1 };
+    const choice vectors[] = { { "use_muon", 0 }, { NULL, 0 } };
     for (int kind = 0; kind < LUDA_OPTIM_COUNT; kind++) {
+        const choice *choices = kind == LUDA_OPTIM_muon ? vectors : NULL;
         luda_tensor *p = vector(LUDA_BF16, 2, start), *gradient = vector(LUDA_BF16, 2, g), *q = NULL;
-        luda_optim *first = make(kind, &p, 1, NULL, &settings), *second;
+        luda_optim *first = make(kind, &p, 1, choices, &settings), *second;
         for (int t = 0; t < 5; t++)
             step(first, 0.01, p, gradient);
         double now[2] = { at(p, 0), at(p, 1) };
         q = vector(LUDA_BF16, 2, now);
-        second = make(kind, &q, 1, NULL, &settings);
+        second = make(kind, &q, 1, choices, &settings);
         EXPECT_OK(luda_optim_set_steps(second, 0, luda_optim_steps(first, 0)));
         for (int s = 0; s < LUDA_OPTIM_MAX_STATES; s++)
             if (luda_optim_state_name(first, 0, s))
@@ -367,6 +411,7 @@ int main(void)
         layouts_of_parameters_and_gradients,
         wrong_gradients_are_named,
         a_step_without_memory_changes_nothing,
+        a_later_step_without_memory_changes_nothing,
         halves_and_masters,
         groups_have_their_own_options,
         states_move_to_another_optimizer,

@@ -85,7 +85,7 @@ static void details_of_formulas(void)
     const double half = 0.5, tiny = 1e-6, zero = 0, ones[3] = { 1, 1, 1 }, falling[3] = { 1, 0.1, 0.1 };
     luda_tensor *p = vector(LUDA_F64, 1, &half);
     luda_optim *optim = NULL;
-    double values[16];
+    double values[32];
 
     /* decay before the update, epsilon after the bias correction, maximum before it */
     expect_path(LUDA_OPTIM_adamw, (choice[]){ { "weight_decay", 0.1 }, { 0 } }, 1, 0.1, 1, &half,
@@ -223,9 +223,55 @@ static void many_tensors_equal_one_by_one(void)
     luda_gradients_release(gradients);
 }
 
+/* What callers see of rules whose states have shapes of their own, and of options that change. */
+static void shapes_and_options(void)
+{
+    double values[12] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
+    int64_t shape[LUDA_MAX_DIMS] = { 2, 3, 2 }, flat = 12;
+    luda_tensor *p, *v = vector(LUDA_F64, flat, values), *row;
+    luda_optim *optim = NULL;
+
+    EXPECT_OK(luda_reshape(v, 3, shape, &p));
+    luda_tensor *both[] = { p, v };
+    EXPECT_OK(luda_optim_new(LUDA_OPTIM_adafactor, both, 2, NULL, NULL, 1, NULL, &optim));
+    EXPECT(luda_optim_state_shape(optim, 0, 0, shape) == 3);
+    EXPECT(shape[0] == 2 && shape[1] == 3 && shape[2] == 1);
+    EXPECT(luda_optim_state_shape(optim, 0, 1, shape) == 3);
+    EXPECT(shape[0] == 2 && shape[1] == 1 && shape[2] == 2);
+    EXPECT(luda_optim_state_shape(optim, 0, 2, shape) == -1);
+    EXPECT(luda_optim_state_shape(optim, 1, 0, shape) == -1);
+    EXPECT(luda_optim_state_shape(optim, 1, 2, shape) == 1);
+    EXPECT(strcmp(luda_optim_state_name(optim, 1, 2), "variance") == 0 && !luda_optim_state_name(optim, 1, 0));
+    EXPECT_STATUS(LUDA_EMISMATCH, luda_optim_check_state(optim, 0, 0, p));
+    EXPECT_OK(luda_tensor_new(LUDA_F64, cpu, 3, (int64_t[]){ 2, 3, 1 }, &row));
+    EXPECT_OK(luda_optim_check_state(optim, 0, 0, row));
+    luda_tensor_release(row);
+    luda_optim_release(optim);
+
+    EXPECT_STATUS(LUDA_ESHAPE, luda_optim_new(LUDA_OPTIM_muon, both, 2, NULL, NULL, 1, NULL, &optim));
+    EXPECT(strstr(luda_last_error(), "must be a whole matrix") != NULL);
+    luda_optim_settings clip = { .clip_value = 1 };
+    EXPECT_STATUS(LUDA_EINVAL, luda_optim_new(LUDA_OPTIM_muon, both, 0, NULL, NULL, 1, &clip, &optim));
+
+    EXPECT_OK(luda_optim_new(LUDA_OPTIM_sgd, &v, 1, NULL, NULL, 1, NULL, &optim));
+    int scale = 0;
+    while (strcmp(luda_optim_option(LUDA_OPTIM_sgd, scale)->name, "lr_scale") != 0)
+        scale++;
+    EXPECT_STATUS(LUDA_EINDEX, luda_optim_set_option(optim, 1, scale, 1));
+    EXPECT_STATUS(LUDA_EINDEX, luda_optim_set_option(optim, 0, 99, 1));
+    EXPECT_STATUS(LUDA_EINVAL, luda_optim_set_option(optim, 0, scale, -1));
+    EXPECT_OK(luda_optim_set_option(optim, 0, scale, 10));
+    step(optim, 0.1, v, v); /* 1 - 10 * 0.1 of each value is left */
+    EXPECT_NEAR(at(v, 11), 0, 1e-15);
+    luda_optim_release(optim);
+    luda_tensor_release(p);
+    luda_tensor_release(v);
+}
+
 int main(void)
 {
     static void (*const tests[])(void) = {
+        shapes_and_options,
         rules_follow_their_formulas,
         details_of_formulas,
         centered_rmsprop_stays_finite,

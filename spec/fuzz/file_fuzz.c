@@ -26,6 +26,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (luda_file_read(file, i, &tensor) == LUDA_OK)
             luda_tensor_release(tensor);
     }
+    const char *key;
+    for (int i = 0; (key = luda_file_metadata_key(file, i)) != NULL; i++)
+        if (!luda_file_metadata(file, key))
+            __builtin_trap(); /* a key that is listed has a text */
+    for (int i = 0; i < luda_file_count(file); i++)
+        if (luda_file_find(file, luda_file_name(file, i)) != i)
+            __builtin_trap();
     luda_file_close(file);
     return 0;
 }

@@ -3,7 +3,7 @@
 local luda = require "luda"
 local ffi = require "ffi"
 
-ffi.cdef "int kill(int process, int number); int getpid(void); int sleep(unsigned int seconds);"
+ffi.cdef "int kill(int process, int number); int getpid(void); int sleep(unsigned seconds); int usleep(unsigned us);"
 
 local comm = luda.dist.init { timeout = 20 }
 local what, rank = arg[1], tonumber(arg[2])
@@ -17,6 +17,13 @@ elseif what == "exit" then
     os.exit(7)
   end
   ffi.C.sleep(60)
+elseif what == "late" then -- lost to the others well before it ends
+  if comm.rank == rank then
+    comm:close()
+    ffi.C.usleep(400000)
+    os.exit(7)
+  end
+  comm:barrier()
 elseif what == "killed" then
   local _, err = pcall(function()
     comm:barrier()

@@ -21,7 +21,8 @@ typedef struct transform {
     lines l; /* result, input; first, as lines are what a slab gets */
     passes p;
     int64_t n; /* points of a line */
-    int64_t pair[2]; /* from a real part to its imaginary part; 0: there is none */
+    int complex[2];
+    int64_t pair[2]; /* from a real part to its imaginary part, 0 in a view that repeats one */
     double scale;
     double (*get)(const void *element);
     void (*put)(void *element, double value);
@@ -208,13 +209,13 @@ static void transform_lines(void *arg, int64_t slab)
         memset(work, 0, (size_t)t->n * sizeof *work);
         for (int64_t j = 0; j < smaller(t->n, l->size[1]); j++, x += l->stride[1] * t->size) {
             work[j].re = t->get(x);
-            if (t->pair[1])
+            if (t->complex[1])
                 work[j].im = t->get(x + t->pair[1] * t->size);
         }
         const point *z = run_line(t, work, work + length);
         for (int64_t j = 0; j < l->size[0]; j++, y += l->stride[0] * t->size) {
             t->put(y, t->scale * z[j].re);
-            if (t->pair[0])
+            if (t->complex[0])
                 t->put(y + t->pair[0] * t->size, t->scale * z[j].im);
         }
     }
@@ -226,9 +227,11 @@ static luda_status run_call(const luda_call *call, double (*get)(const void *), 
     luda_operand y = call->out[0], x = call->in[0];
     const luda_operand *operands[] = { &y, &x };
     transform t = { .scale = a->scale, .get = get, .put = put, .size = luda__item_size(x.dtype) };
-    if (a->transform != LUDA_DFT_HERMITIAN)
+    t.complex[0] = a->transform != LUDA_DFT_HERMITIAN;
+    t.complex[1] = a->transform != LUDA_DFT_REAL;
+    if (t.complex[0])
         t.pair[0] = y.stride[--y.ndim];
-    if (a->transform != LUDA_DFT_REAL)
+    if (t.complex[1])
         t.pair[1] = x.stride[--x.ndim];
     if (y.numel == 0)
         return LUDA_OK;

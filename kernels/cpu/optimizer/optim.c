@@ -164,15 +164,16 @@ static void run_update(const job *j, const void *item, int64_t begin, int64_t en
         update_f32(update, begin, end, rule->f32);
 }
 
-#define LUDA_OPTIM(name, ...)                                                                                          \
-    static luda_status step_##name(const luda_optim_update *updates, int count, void *stream, char *message)           \
-    {                                                                                                                  \
-        static const rules rule = { name##_f32, name##_f64 };                                                          \
-        job j = { (const char *)updates, sizeof *updates, count, run_update, &rule, NULL, true };                      \
-        run_job(&j);                                                                                                   \
-        return LUDA_OK;                                                                                                \
-    }
+static luda_status step(int kind, const luda_optim_update *updates, int count, void *stream, char *message)
+{
+    static const rules table[] = {
+#define LUDA_OPTIM(name, loop, ...) [LUDA_OPTIM_##name] = { loop##_f32, loop##_f64 },
 #include "kernels/optim.def"
+    };
+    job j = { (const char *)updates, sizeof *updates, count, run_update, &table[kind], NULL, true };
+    run_job(&j);
+    return LUDA_OK;
+}
 
 #define OPTIM_TABLE PASTE2(luda_optim_kernels_, LUDA_ISA)
 extern const luda_optim_kernels OPTIM_TABLE;
@@ -180,8 +181,5 @@ extern const luda_optim_kernels OPTIM_TABLE;
 const luda_optim_kernels OPTIM_TABLE = {
     .squares = squares,
     .sum = sum,
-    .step = {
-#define LUDA_OPTIM(name, ...) [LUDA_OPTIM_##name] = step_##name,
-#include "kernels/optim.def"
-    },
+    .step = step,
 };

@@ -24,7 +24,8 @@ end
 ---@param problem any
 function M.explain(problem)
   local site = sites and sites[tonumber(C.luda_anomaly_node(context))]
-  if site and getmetatable(problem) == errors.Error and problem.message:find("in backward the gradient", 1, true) then
+  if site and getmetatable(problem) == errors.Error and problem.message:find("in backward the gradient", 1, true)
+    and not problem.message:find("; recorded at ", 1, true) then -- a walk inside a walk has said it
     problem.message = problem.message .. "; recorded at " .. site
   end
   return problem

@@ -137,4 +137,23 @@ function M.checkpoint(fn, ...)
   return unpack(values, 1, values.n)
 end
 
+local function restore_recompute(before)
+  C.luda_context_use(context)
+  C.luda_set_recompute(before)
+end
+
+--- Calls fn(…) once. What memory-bound operators made inside (elementwise ones, norms, softmax, dropout, casts) is not kept
+-- for backward but made again there, where it can be made from what is kept: arguments, and the results of products,
+-- convolutions, attention, functions and collectives, which are never repeated. Gradients are the same bits. Tensors made inside
+-- are released when it returns, except its results; what it was given must not be changed in place until backward.
+---@generic T
+---@param fn fun(...): T
+---@return T
+function M.recompute(fn, ...)
+  args.callable("recompute", fn)
+  C.luda_context_use(context)
+  local before = C.luda_set_recompute(C.luda_graph_mark(context) + 1)
+  return scope.sealed(restore_recompute, before, scope.scope, fn, ...)
+end
+
 return M

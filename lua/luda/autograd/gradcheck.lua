@@ -93,33 +93,45 @@ local function tracked(list)
   return chosen, places
 end
 
+--- What is compared: the outputs that have gradients; of a recorded gradient all, because one that is constant has none.
+local function compared(fn, inputs, options)
+  local outputs = outputs_of(fn, inputs)
+  return options.all and outputs or (tracked(outputs))
+end
+
 --- The slope of Σ weight · output along one element of one input.
-local function difference(fn, inputs, place, values, shape, index, eps)
+local function difference(fn, inputs, place, values, shape, index, options)
   local function at(change)
     return scope.scope(function()
       local trial = { unpack(inputs) }
       trial[place] = moved(values, shape, index, change)
-      return weighted_sum((tracked(outputs_of(fn, trial))))
+      return weighted_sum(compared(fn, trial, options))
     end)
   end
-  return (at(eps) - at(-eps)) / (2 * eps)
+  return (at(options.eps) - at(-options.eps)) / (2 * options.eps)
 end
 
 --- The element whose gradient is furthest beyond the tolerance, or nil.
 local function find_worst(op, fn, inputs, options)
-  local roots = tracked(outputs_of(fn, inputs))
+  local outputs = compared(fn, inputs, options)
+  local weights, seeds, analytic = make_weights(outputs), {}, {}
   local checked, places = tracked(inputs)
-  if #roots == 0 then
+  local roots, root_places = tracked(outputs)
+  if #roots == 0 and not options.all then
     errors.raise("graph", "%s: no output has a gradient", op)
+  elseif #roots > 0 then
+    for r, place in ipairs(root_places) do
+      seeds[r] = weights[place]
+    end
+    local grad = require("luda.autograd").grad
+    analytic = grad(roots, checked, { gradient = seeds, allow_unused = true, create_graph = options.recorded })
   end
-  local grad = require("luda.autograd").grad
-  local analytic = grad(roots, checked, { gradient = make_weights(roots), allow_unused = true, create_graph = options.recorded })
   local worst
   for c, input in ipairs(checked) do
     local values, shape = elements.read(input), input.shape
     local found = analytic[c] and elements.read(analytic[c])
     for index = 0, input.numel - 1 do
-      local numeric = difference(fn, inputs, places[c], values, shape, index, options.eps)
+      local numeric = difference(fn, inputs, places[c], values, shape, index, options)
       local value = found and found[index] or 0
       local excess = math.abs(value - numeric) - (options.atol + options.rtol * math.abs(numeric))
       local bad = excess > 0 or excess ~= excess
@@ -182,6 +194,7 @@ function M.gradcheck(fn, inputs, given)
       for _, weight in ipairs(make_weights(outputs_of(fn, inputs))) do
         all[#all + 1] = methods.requires_grad_(weight)
       end
+      options.all = true
       first_order("gradcheck, second order", gradient_function(fn, #inputs), all, options)
     end)
   end

@@ -146,18 +146,27 @@ function Gradients:norm()
   return out[0]
 end
 
---- Scales all gradients so that their common norm is at most `limit`; returns the norm before. One that is not finite is
--- returned too, and the gradients stay as they are: no factor makes them right.
+--- Scales all gradients in place (whoever else holds one sees it), so that their common norm is at most `limit`; returns the
+-- norm before. One that is not finite is returned too, and the gradients stay as they are: no factor makes them right. With
+-- `each` every gradient is scaled by itself where its own norm is larger (and finite); the common norm is returned.
 ---@param limit number
+---@param given? {each: boolean}
 ---@return number
-function Gradients:clip_norm_(limit)
+function Gradients:clip_norm_(limit, given)
+  local each = args.options("clip_norm_", given, { each = false }).each
+  limit = args.number("clip_norm_", "the limit", limit)
+  if each then
+    local norm = self:norm()
+    lib.check(C.luda_gradients_clip_each(container(self), limit))
+    return norm
+  end
   local norm = ffi.new("double[1]")
   C.luda_context_use(lib.context)
-  lib.check(C.luda_gradients_clip_norm(container(self), args.number("clip_norm_", "the limit", limit), norm))
+  lib.check(C.luda_gradients_clip_norm(container(self), limit, norm))
   return norm[0]
 end
 
---- Limits every element to -limit … limit.
+--- Limits every element to -limit … limit, in place; infinities become the limit, NaN stays.
 ---@param limit number
 ---@return luda.Gradients self
 function Gradients:clip_value_(limit)

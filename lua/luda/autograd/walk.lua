@@ -19,25 +19,34 @@ local M = {}
 ---@field outer? any a walk whose waiting node gets what they stopped with
 ---@field on_leaf? fun(id: integer, gradients: luda.Gradients) a leaf's gradient is final
 
-local function step(walk, event)
-  C.luda_context_use(context)
-  lib.check(C.luda_walk_step(walk, event))
-end
+--- Does Lua's part for a node of a luda.autograd.Function; set by luda.autograd.custom.
+---@type fun(call: any, options: luda.WalkOptions)
+M.run_function = nil
 
---- Goes on after `event`.
+--- What passes between a call of a Function and C, and what arrays it has room for: see luda_function_call.
+local call = ffi.new("luda_function_call")
+M.call = call
+
+--- Goes on after `event`; -1: from where the walk stands.
 local function step_through(walk, event, options, gradients)
-  while event[0] ~= C.LUDA_WALK_DONE do
-    if event[0] == C.LUDA_LEAF_FINAL then
+  local run_function = M.run_function
+  while true do
+    event = C.luda_function_next(context, call, walk, event)
+    if event == C.LUDA_NEEDS_FUNCTION then
+      run_function(tags.get(call.tag), options)
+    elseif event == C.LUDA_WALK_DONE then
+      return
+    elseif event == C.LUDA_LEAF_FINAL then
       options.on_leaf(tonumber(C.luda_walk_leaf(walk)), gradients)
     else
+      lib.check(event < 0 and event or 0)
       local handler = tags.get(tonumber(C.luda_walk_tag(walk)))
       if not handler then
         errors.raise("internal", "backward: nothing stands for tag %d", tonumber(C.luda_walk_tag(walk)))
       end
-      C.luda_set_grad_enabled(options.create_graph and 1 or 0)
       handler:run(walk, options)
     end
-    step(walk, event)
+    event = -1
   end
 end
 
@@ -65,28 +74,22 @@ local function explained(err)
   return anomaly and anomaly.explain(err) or err
 end
 
-local function first_steps(walk, event, options, gradients)
-  if not event then
-    event = ffi.new("int[1]")
-    step(walk, event)
-  end
-  step_through(walk, event, options, gradients)
-end
-
---- Goes through a walk that was just made or, with an event, waits.
+--- Goes through a walk that was just made or, with an event other than -1, waits.
 local function finish(walk, event, options)
   local mode = C.luda_grad_enabled()
   ffi.gc(walk, C.luda_walk_release)
   local found = C.luda_walk_gradients(walk)
   C.luda_gradients_retain(found)
   local gradients = Gradients.adopt(found)
-  local autocast = C.luda_set_autocast(-1) -- for what runs in Lua; the core's steps turn it off themselves
-  local ok, err = pcall(first_steps, walk, event, options, gradients)
+  -- For what runs in Lua; the core's steps turn them off themselves.
+  local autocast, recompute = C.luda_set_autocast(-1), C.luda_set_recompute(0)
+  local ok, err = pcall(step_through, walk, event, options, gradients)
   if ok and options.outer then
     ok, err = pcall(lib.check, C.luda_walk_hand_over(walk, options.outer))
   end
   C.luda_set_grad_enabled(mode)
   C.luda_set_autocast(autocast)
+  C.luda_set_recompute(recompute)
   C.luda_walk_release(ffi.gc(walk, nil))
   tags.drain()
   if not ok then
@@ -111,7 +114,7 @@ function M.backward(root, gradient, options)
   end
   local walk = waiting[0]
   if walk ~= nil then
-    return finish(walk, ffi.new("int[1]", waits_for[0]), options)
+    return finish(walk, waits_for[0], options)
   end
   local _, err = pcall(lib.raise, signals.status)
   return error(explained(err), 0)
@@ -138,7 +141,7 @@ function M.run(roots, seeds, options)
   if options.on_leaf then
     C.luda_walk_report_leaves(out[0], 1)
   end
-  return finish(out[0], nil, options)
+  return finish(out[0], -1, options)
 end
 
 return M

@@ -1,4 +1,5 @@
---- The program `luda`: scripts, -e, and the commands. Exit status 0 is success.
+--- The program `luda`: scripts, -e, and the commands. Exit status 0 is success, 1 an error, and 75 an error that another rank
+-- caused, so that `luda run` can name that one.
 
 local M = {}
 
@@ -7,7 +8,7 @@ usage: luda                        interactive session (a script, when input is 
        luda SCRIPT.lua ARG…        runs a script
        luda -e CODE                runs a line of code
        luda run -n N SCRIPT.lua …  runs a script on N ranks; luda run --help says more
-       luda record ls|verify|diff FILE…
+       luda record ls|verify|diff|convert FILE…
        luda info                   version, devices, threads, libraries
 ]]
 
@@ -17,7 +18,8 @@ local function report(err)
     trace = debug.traceback("", 2):gsub("^\n", "")
   end
   io.stderr:write("luda: ", tostring(err), "\n", trace, "\n")
-  return 1
+  local code = type(err) == "table" and err.code
+  return (code == "peer" or code == "cancelled") and require("luda.host").C.LUDA_EXIT_OTHER_RANK or 1
 end
 
 --- Runs a loaded chunk and says what went wrong.

@@ -2,9 +2,9 @@
 
 local args = require "luda.args"
 local errors = require "luda.error"
+local examine = require "luda.examine"
 local files = require "luda.files"
 local inspect = require "luda.record.inspect"
-local json = require "luda.json"
 
 local M = {}
 
@@ -12,10 +12,21 @@ local USAGE = [[
 usage: luda record ls FILE…         what the files hold
        luda record verify FILE…     reads every byte; exit status 1 and a line for each damaged tensor
        luda record diff FILE FILE   what differs; exit status 1 if anything does
+       luda record convert FROM TO  the same content in another file; TO may be an .npz, FROM too
+         --parts model,state        these parts of a record alone, still a record
+         --weights                  the model's values alone, for model:load_state(luda.load(TO)) and other programs
+         --dtype bf16               floating values of the model as another type
+Exit status 2: the words make no sense.
 ]]
 
-local function print_metadata(metadata)
-  local header = metadata["luda.record"] and json.decode(metadata["luda.record"])
+local CONVERT = {
+  { "parts", "", "parts of a record, with commas between them" },
+  { "weights", false, "the model's values alone" },
+  { "dtype", "", "a floating type" },
+}
+
+local function print_metadata(path, metadata)
+  local header = metadata["luda.record"] and examine.decode(path, "luda.record", metadata["luda.record"])
   if header then
     local parts = {}
     for key in pairs(metadata) do
@@ -23,8 +34,8 @@ local function print_metadata(metadata)
     end
     table.sort(parts)
     print(("  training record: %s"):format(table.concat(parts, ", ")))
-    print(("  library %s, instruction set %s, fingerprint %s%s"):format(header.library, header.simd, header.fingerprint,
-      header.random and "" or ", no random state"))
+    print(("  library %s, instruction set %s, fingerprint %s%s"):format(tostring(header.library),
+      tostring(header.simd), tostring(header.fingerprint), header.random and "" or ", no random state"))
   end
   local keys = {}
   for key in pairs(metadata) do
@@ -42,7 +53,7 @@ local function list(path)
   local entries, metadata, checksum = files.list(path)
   print(("%s: %d tensors, %s"):format(path, #entries,
     checksum and "checksum " .. bit.tohex(checksum) or "no checksums (written by another program)"))
-  print_metadata(metadata)
+  print_metadata(path, metadata)
   for _, entry in ipairs(entries) do
     print(("  %-5s %-16s %s"):format(entry.dtype, args.shape_text(entry.shape), entry.name))
   end
@@ -71,6 +82,27 @@ local function diff(first, second)
   return #found == 0 and 0 or 1
 end
 
+local function convert(from, to, options)
+  local count = require("luda.record.convert").convert(from, to, options)
+  print(("%s: %d tensors"):format(to, count))
+  return 0
+end
+
+--- The options after two paths; nil and the reason where they make no sense.
+local function read_options(arguments)
+  local words = { unpack(arguments, 4) }
+  local fine, given = pcall(require("luda.options").parse, words, CONVERT)
+  if not fine then
+    return nil, given.message
+  elseif not given or (given.weights and given.parts ~= "") then
+    return nil, "--weights or --parts"
+  end
+  local function text(value)
+    return value ~= "" and value or nil
+  end
+  return { parts = text(given.parts), dtype = text(given.dtype), weights = given.weights }
+end
+
 --- Runs what is asked; a file that cannot be read is a line on the error output and status 1.
 local function attempt(fn, ...)
   local ok, status = pcall(fn, ...)
@@ -95,6 +127,13 @@ function M.main(arguments)
       status = math.max(status, attempt(command == "ls" and list or verify, arguments[i]))
     end
     return status
+  elseif command == "convert" and arguments[3] then
+    local options, problem = read_options(arguments)
+    if options then
+      return attempt(convert, arguments[2], arguments[3], options)
+    end
+    io.stderr:write("luda record convert: ", problem, "\n")
+    return 2
   elseif command == "--help" or command == "-h" then
     io.write(USAGE)
     return 0

@@ -8,6 +8,7 @@ local args = require "luda.args"
 local class = require "luda.class"
 local create = require "luda.create"
 local errors = require "luda.error"
+local places = require "luda.data.place"
 local random = require "luda.random"
 local scope = require "luda.scope"
 local tensors = require "luda.tensor"
@@ -127,16 +128,12 @@ function Batches:state()
   }
 end
 
-local function whole(value, low)
-  return type(value) == "number" and value == math.floor(value) and value >= low
-end
-
 --- One sentence for each thing that keeps a state from being loaded; none: it fits.
 ---@param state table
 ---@return string[]
 function Batches:check_state(state)
   if type(state) ~= "table" then
-    return { ("loader: expected what state() returned, got %s"):format(args.describe(state)) }
+    return places.no_state(state)
   end
   local found = {}
   for _, name in ipairs { "length", "samples" } do
@@ -145,12 +142,7 @@ function Batches:check_state(state)
         tostring(state[name]), tostring(self[name]))
     end
   end
-  if not whole(state.epoch, 1) or not whole(state.sample, 0) or not whole(state.seed, -0x1p53) then
-    found[#found + 1] = ("loader: sample %s of epoch %s with seed %s"):format(tostring(state.sample), tostring(state.epoch),
-      tostring(state.seed))
-  elseif state.sample > self.samples then
-    found[#found + 1] = ("loader: sample %d of an epoch of %d"):format(state.sample, self.samples)
-  end
+  places.check(found, state, self.samples)
   return found
 end
 
@@ -158,10 +150,7 @@ end
 ---@param state table
 ---@return luda.data.Batches self
 function Batches:load_state(state)
-  local found = self:check_state(state)
-  if #found > 0 then
-    errors.raise_with("mismatch", "load_state: " .. table.concat(found, "; "), { detail = found })
-  end
+  places.refuse(self, state)
   self.epoch, self.sample, self.seed, self.shuffle = state.epoch, state.sample, state.seed, state.shuffle ~= false
   self.ordered = nil
   return self

@@ -1,5 +1,5 @@
 --- Plain data and tensors on their way between two Lua states: a string in which a tensor is the address of a reference
--- that travels with it.
+-- that travels with it, or its place in a list that travels beside it.
 
 local lib = require "luda.ffi"
 local errors = require "luda.error"
@@ -13,23 +13,18 @@ local M = {}
 
 local TENSOR = "\0luda.tensor"
 
-local function pack_tensor(tensor, copy)
-  local pointer = memory.pointer(copy and tensor:detach():clone() or tensor:detach())
-  C.luda_tensor_retain(pointer)
-  return { [TENSOR] = tonumber(ffi.cast("uintptr_t", pointer)) }
-end
-
-local function pack(op, value, copy, depth)
+--- Replaces tensors by what `put(tensor)` returns, a number.
+local function pack(op, value, put, depth)
   local kind = type(value)
   if tensors.is_tensor(value) then
-    return pack_tensor(value, copy)
+    return { [TENSOR] = put(value) }
   elseif kind == "table" then
     if depth > 100 then
       errors.raise("invalid", "%s: tables nest more than 100 deep, or contain themselves", op)
     end
     local packed = {}
     for key, entry in pairs(value) do
-      packed[pack(op, key, copy, depth + 1)] = pack(op, entry, copy, depth + 1)
+      packed[pack(op, key, put, depth + 1)] = pack(op, entry, put, depth + 1)
     end
     return packed
   elseif kind == "function" or kind == "userdata" or kind == "thread" or (kind == "cdata" and not tonumber(value)) then
@@ -38,19 +33,32 @@ local function pack(op, value, copy, depth)
   return value
 end
 
-local function unpack_value(value)
+--- Tensors are what `get(number)` returns.
+local function unpack_value(value, get)
   if type(value) ~= "table" then
     return value
-  end
-  local address = value[TENSOR]
-  if address then
-    return memory.adopt(ffi.cast("luda_tensor *", ffi.cast("uintptr_t", address)))
+  elseif value[TENSOR] then
+    return get(value[TENSOR])
   end
   local result = {}
   for key, entry in pairs(value) do
-    result[unpack_value(key)] = unpack_value(entry)
+    result[unpack_value(key, get)] = unpack_value(entry, get)
   end
   return result
+end
+
+local function send(tensor)
+  local pointer = memory.pointer(tensor:detach())
+  C.luda_tensor_retain(pointer)
+  return tonumber(ffi.cast("uintptr_t", pointer))
+end
+
+local function send_copy(tensor)
+  return send(tensor:detach():clone())
+end
+
+local function receive(address)
+  return memory.adopt(ffi.cast("luda_tensor *", ffi.cast("uintptr_t", address)))
 end
 
 --- The string for a value; `copy` clones tensors, else they are moved. It must be decoded exactly once.
@@ -59,12 +67,33 @@ end
 ---@param copy? boolean
 ---@return string
 function M.encode(op, value, copy)
-  return buffer.encode(pack(op, value, copy, 0))
+  return buffer.encode(pack(op, value, copy and send_copy or send, 0))
 end
 
 ---@param text string
 function M.decode(text)
-  return unpack_value(buffer.decode(text))
+  return unpack_value(buffer.decode(text), receive)
+end
+
+--- The string for a value and the list of its tensors, for C to carry beside it.
+---@param op string
+---@param value any
+---@return string
+---@return luda.Tensor[]
+function M.split(op, value)
+  local list = {}
+  local text = buffer.encode(pack(op, value, function(tensor)
+    list[#list + 1] = tensor:detach()
+    return #list
+  end, 0))
+  return text, list
+end
+
+--- The value that was split; `get(k)` returns tensor k of the list.
+---@param text string
+---@param get fun(k: integer): luda.Tensor
+function M.join(text, get)
+  return unpack_value(buffer.decode(text), get)
 end
 
 return M

@@ -47,6 +47,10 @@ function GPT:init(given)
   for _, name in ipairs { "vocab", "context", "layers", "heads", "width" } do
     layers.positive("GPT", name, options[name])
   end
+  if options.checkpoint and options.checkpoint ~= true and options.checkpoint ~= "auto" then
+    errors.raise("invalid", "GPT: checkpoint is false, true (blocks run again in backward) or 'auto' (what is cheap), not %s",
+      args.describe(options.checkpoint))
+  end
   self.context, self.base, self.vocab, self.checkpoint = options.context, options.base, options.vocab, options.checkpoint
   self.tokens = layers.Embedding(options.vocab, options.width, { base = options.base })
   self.positions = layers.Embedding(options.context, options.width)
@@ -78,7 +82,7 @@ local function hidden(self, ids)
   local x = self.dropout(self.tokens(ids) + methods.narrow(self.positions.weight, 1, 1, length))
   for _, block in ipairs(self.blocks) do
     if self.checkpoint then
-      x = autograd.checkpoint(block, x)
+      x = autograd[self.checkpoint == "auto" and "recompute" or "checkpoint"](block, x)
     else
       x = block(x)
     end

@@ -209,7 +209,8 @@ end
 ---@param state table
 ---@return string[] found sentences about what does not fit
 function Accumulator:check_state(state)
-  if type(state) ~= "table" or type(state.sums) ~= "table" or type(state.count) ~= "number" then
+  if type(state) ~= "table" or type(state.sums) ~= "table" or type(state.count) ~= "number"
+    or type(state.weight) ~= "number" then
     return { "accumulator: the state is not one of an accumulator" }
   end
   local found, here = {}, manifest.describe(self.list)

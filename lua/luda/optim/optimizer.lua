@@ -36,6 +36,7 @@ function Optimizer:init(source, given)
   local from_model
   self.list, from_model = manifest.parameters(op, source)
   self.given = options.read(op, self.row, given, self.list)
+  self:check_parameters(op)
   local parameters = ffi.new("luda_tensor *[?]", math.max(#self.list, 1))
   -- A tensor that was named one by one and never was a leaf is updated as it stands; one that a gradient could have
   -- reached is left alone while it is frozen.
@@ -50,6 +51,9 @@ function Optimizer:init(source, given)
   self.pointer = ffi.gc(out[0], C.luda_optim_release)
   self.report = ffi.new("luda_optim_report")
 end
+
+--- Raises where the rule cannot update a parameter.
+function Optimizer.check_parameters() end
 
 function Optimizer:__tostring()
   return ("luda.optim.%s(%d parameters)"):format(self.class_name, #self.list)
@@ -212,7 +216,11 @@ local function check_tensor(self, i, position, name, tensor, found)
     return
   end
   local dtype = args.dtype_names[C.luda_optim_state_dtype(self.pointer, i - 1, position)]
-  local have, need = args.shape_text(tensor.shape), args.shape_text(entry.tensor.shape)
+  local sizes, shape = ffi.new("int64_t[8]"), {}
+  for d = 1, C.luda_optim_state_shape(self.pointer, i - 1, position, sizes) do
+    shape[d] = tonumber(sizes[d - 1])
+  end
+  local have, need = args.shape_text(tensor.shape), args.shape_text(shape)
   if tensor.dtype ~= dtype then
     found[#found + 1] = ("%s is %s in the file, %s here"):format(what, tensor.dtype, dtype)
   end

@@ -33,24 +33,50 @@ function M.rows()
   return rows
 end
 
+--- Options that are words, and the numbers that C knows them by.
+local words = {
+  adjust_lr_fn = { original = 0, match_rms_adamw = 1 },
+  momentum_mode = { sgd = 0, ema = 1 },
+  layout = { as_stored = 0, input_output = 1 },
+}
+
 --- A value as C takes it.
 local function number_of(op, name, value)
-  if type(value) == "boolean" then
+  if words[name] then
+    local number = words[name][value]
+    if not number then
+      local known = {}
+      for word, place in pairs(words[name]) do
+        known[place + 1] = "'" .. word .. "'"
+      end
+      errors.raise("invalid", "%s: %s is %s, it must be %s", op, name,
+        type(value) == "string" and "'" .. value .. "'" or args.describe(value), table.concat(known, " or "))
+    end
+    return number
+  elseif type(value) == "boolean" then
     return value and 1 or 0
   end
   return args.number(op, name, value)
 end
 
---- The rule's options among `given`, over those of `base`; `betas = {a, b}` stands for beta1, beta2.
+local lists = { beta = "betas", eps = "eps", ns_coefficient = "ns_coefficients" }
+
+--- The list that may stand for an option, and its place there: betas = {a, b} for beta1 and beta2.
+local function list_of(name)
+  local stem, place = name:match("^(.-)(%d)$")
+  return lists[stem], tonumber(place)
+end
+
+--- The rule's options among `given`, over those of `base`.
 local function rule_options(op, row, given, base)
   local values = {}
   for _, name in ipairs(row.options) do
     local value = given[name]
-    local place = tonumber(name:match("^beta(%d)$"))
-    if value == nil and place and given.betas then
-      value = type(given.betas) == "table" and given.betas[place] or nil
-      if value == nil then
-        errors.raise("invalid", "%s: betas must be a list with an entry %d", op, place)
+    local list, place = list_of(name)
+    if value == nil and list and given[list] then
+      value = type(given[list]) == "table" and given[list][place] or nil
+      if value == nil and list ~= "eps" then
+        errors.raise("invalid", "%s: %s must be a list with an entry %d", op, list, place)
       end
     end
     values[name] = value == nil and base[name] or number_of(op, name, value)
@@ -62,8 +88,9 @@ local function known_options(row, more)
   local known = {}
   for _, name in ipairs(row.options) do
     known[name] = args.absent
-    if name:match("^beta%d$") then
-      known.betas = args.absent
+    local list = list_of(name)
+    if list then
+      known[list] = args.absent
     end
   end
   for name, default in pairs(more) do
@@ -119,14 +146,27 @@ function M.matches(op, pattern, name)
   return found ~= nil
 end
 
+--- Whether one of the names, or the pattern, is a parameter's.
+function M.belongs(op, match, name)
+  if type(match) == "string" then
+    return M.matches(op, match, name)
+  end
+  for _, other in ipairs(match) do
+    if other == name then
+      return true
+    end
+  end
+  return false
+end
+
 --- Puts the names that a group's pattern matches, and no earlier group has, into it.
 local function take_members(op, pattern, index, list, members)
-  if type(pattern) ~= "string" then
-    errors.raise("invalid", "%s: group %d needs match, a pattern for names of parameters", op, index)
+  if type(pattern) ~= "string" and type(pattern) ~= "table" then
+    errors.raise("invalid", "%s: group %d needs match, a pattern for names of parameters, or a list of names", op, index)
   end
   local matched, taken = false, false
   for _, entry in ipairs(list) do
-    if M.matches(op, pattern, entry.name) then
+    if M.belongs(op, pattern, entry.name) then
       matched = true
       if not members[entry.name] then
         members[entry.name], taken = index, true
@@ -134,14 +174,15 @@ local function take_members(op, pattern, index, list, members)
     end
   end
   if not taken then
-    errors.raise("invalid", "%s: group %d ('%s') matches no parameter%s; they are %s", op, index, pattern,
+    errors.raise("invalid", "%s: group %d ('%s') matches no parameter%s; they are %s", op, index,
+      type(pattern) == "table" and table.concat(pattern, "', '") or pattern,
       matched and " that earlier groups left" or "", M.names_text(list))
   end
 end
 
 ---@class luda.OptimizerOptions
 ---@field options table<string, number> of parameters in no group
----@field groups {match: string, options: table<string, number>}[]
+---@field groups {match: string|string[], options: table<string, number>}[]
 ---@field members table<string, integer> name of a parameter to its group
 ---@field settings table<string, number>
 

@@ -6,6 +6,7 @@
 
 local lib = require "luda.ffi"
 local args = require "luda.args"
+local background = require "luda.record.background"
 local errors = require "luda.error"
 local files = require "luda.files"
 local json = require "luda.json"
@@ -19,6 +20,11 @@ local inspect = require "luda.record.inspect"
 
 ---@class luda.record
 local M = { verify = inspect.verify }
+
+--- Until every save with async = true is on the disk; raises the failure of one, once.
+function M.wait()
+  background.wait()
+end
 
 --- Where a record with this name lies: the extension is added unless it is there.
 ---@param op string
@@ -75,7 +81,8 @@ end
 ---@param path string where the file is to lie
 ---@param given table
 ---@param header table
-function M.write(path, given, header)
+---@param async boolean
+function M.write(path, given, header, async)
   given = read_parts(given)
   header.format, header.library, header.simd = restore.FORMAT, lib.version, lib.ffi.string(lib.C.luda_simd())
   if given.generators ~= false then
@@ -83,22 +90,22 @@ function M.write(path, given, header)
   end
   scope.scope(function()
     local list, metadata = capture(given, header)
-    files.write(path, list, metadata)
+    background.wait_before_saving();
+    (async and background or files).write(path, list, metadata)
   end)
 end
 
 --- Writes a training record; whatever stood there before stands until the new one is complete. The default generator is
--- always saved, unless generators = false.
+-- always saved, unless generators = false. async = true returns when everything is copied, into memory that is kept for the
+-- next time: what training changes from then on is not in the file. A thread writes it; what goes wrong is raised by
+-- record.wait() or the next save, and a program that ends waits for it.
 ---@param path string
 ---@param given table model, optimizer, scheduler, accumulator, scaler, ema, generators, loader, state
 ---@param options? {async: boolean}
 ---@return string path of the file
 function M.save(path, given, options)
   path = file_path("save", path)
-  if args.options("save", options, { async = false }).async then
-    errors.raise("unsupported", "save: async = true is not available; the call returns when the file is complete")
-  end
-  M.write(path, given, {})
+  M.write(path, given, {}, args.options("save", options, { async = false }).async)
   return path
 end
 
@@ -106,7 +113,9 @@ end
 ---@param path string
 ---@return luda.Record
 function M.load(path)
-  return restore.Record(file_path("load", path))
+  path = file_path("load", path)
+  background.wait_for(path)
+  return restore.Record(path)
 end
 
 spans.watch(M, "record", "record", { "save", "load" })

@@ -1,17 +1,19 @@
 --- A folder of records: saves every so many steps, keeps the newest few, finds the newest that is whole.
 
 local args = require "luda.args"
+local background = require "luda.record.background"
 local class = require "luda.class"
 local errors = require "luda.error"
+local examine = require "luda.examine"
 local files = require "luda.files"
 local folder = require "luda.folder"
-local json = require "luda.json"
 
 ---@class luda.RecordManager
 ---@field dir string
 ---@field keep integer
 ---@field every integer
 ---@field mode? "min"|"max"
+---@field async boolean
 local Manager = class("luda.record.Manager")
 
 local function positive(name, value)
@@ -21,10 +23,11 @@ local function positive(name, value)
   return value
 end
 
---- best = "min" or "max" also keeps the record with the lowest or highest metric.
----@param given {dir: string, keep: integer?, every: integer?, best: string?}
+--- best = "min" or "max" also keeps the record with the lowest or highest metric; async = true saves in the background.
+---@param given {dir: string, keep: integer?, every: integer?, best: string?, async: boolean?}
 function Manager:init(given)
-  local options = args.options("Manager", given, { dir = args.absent, keep = 3, every = 100, best = args.absent })
+  local options = args.options("Manager", given,
+    { dir = args.absent, keep = 3, every = 100, best = args.absent, async = false })
   if type(options.dir) ~= "string" or options.dir == "" then
     errors.raise("invalid", "Manager: dir must name a folder, it is %s", args.describe(options.dir))
   end
@@ -33,7 +36,7 @@ function Manager:init(given)
   end
   self.dir = options.dir:gsub("(.)/+$", "%1")
   self.keep, self.every = positive("keep", options.keep), positive("every", options.every)
-  self.mode = options.best
+  self.mode, self.async = options.best, options.async
 end
 
 function Manager:__tostring()
@@ -63,7 +66,8 @@ local function metric_of(path)
   if not ok or not metadata["luda.record"] then
     return nil
   end
-  return json.decode(metadata["luda.record"]).metric
+  local fine, header = pcall(examine.decode, path, "luda.record", metadata["luda.record"])
+  return fine and type(header.metric) == "number" and header.metric or nil
 end
 
 --- The step with the best metric, or nil when none has one.
@@ -90,7 +94,18 @@ local function prune(self, written)
   end
 end
 
---- Saves if the step is due; returns the path, or false.
+--- Ends the save in the background, if this manager began one.
+local function finish(self, wait)
+  local step = self.unfinished
+  self.unfinished = nil
+  wait()
+  if step then
+    prune(self, step)
+  end
+end
+
+--- Saves if the step is due; returns the path, or false. Older records go when the new one is complete: with async = true
+-- that is at the next save, or wait().
 ---@param step integer
 ---@param parts table
 ---@param given? {metric: number?}
@@ -106,10 +121,15 @@ function Manager:save(step, parts, given)
   if step % self.every ~= 0 then
     return false
   end
+  finish(self, background.wait_before_saving)
   folder.make(self.dir)
   local path = self:path_of(step)
-  require("luda.record").write(path, parts, { step = step, metric = options.metric })
-  prune(self, step)
+  require("luda.record").write(path, parts, { step = step, metric = options.metric }, self.async)
+  if self.async then
+    self.unfinished = step
+  else
+    prune(self, step)
+  end
   return path
 end
 
@@ -131,8 +151,9 @@ function Manager:best()
   return step and self:path_of(step)
 end
 
---- Until every save has reached the disk: it has when save() returns.
-function Manager:wait() -- luacheck: no self
+--- Until every save is on the disk and the older records are gone; raises what kept one from there, once.
+function Manager:wait()
+  finish(self, background.wait)
 end
 
 return Manager

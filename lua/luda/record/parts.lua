@@ -125,6 +125,13 @@ local function object_part(name)
       manifest.compare(found, name, there, here, defaults, upgraded)
     end
     local state = plain.unpack(stored.data, get)
+    local known, own = false, nil
+    if object.state then
+      known, own = pcall(object.state, object) -- one that has no state now says why in check_state
+    end
+    if known then
+      plain.compare_kinds(found, name, state, own)
+    end
     if object.check_state and (#found == before or name ~= "scheduler") then
       for _, sentence in ipairs(object:check_state(state)) do
         found[#found + 1] = sentence

@@ -61,6 +61,29 @@ function M.unpack(packed, get)
   return value
 end
 
+local function kind_of(value)
+  if type(value) == "string" and value:match("^0x%x+$") then
+    return "number" -- a 64-bit word beyond 2^53
+  end
+  return tensors.is_tensor(value) and "tensor" or type(value)
+end
+
+--- Adds a sentence for each place where the file has something of another kind than is here. What is false is nothing yet.
+---@param found string[]
+---@param where string
+---@param stored any
+---@param live any
+function M.compare_kinds(found, where, stored, live)
+  local there, here = kind_of(stored), kind_of(live)
+  if there == "table" and here == "table" then
+    for _, key in ipairs(manifest.keys_of(live)) do
+      M.compare_kinds(found, where .. "." .. tostring(key), stored[key], live[key])
+    end
+  elseif there ~= here and stored and live then
+    found[#found + 1] = ("%s is a %s in the file, a %s here"):format(where, there, here)
+  end
+end
+
 --- FNV-1a, 64 bits, as hexadecimal text.
 ---@param text string
 ---@return string

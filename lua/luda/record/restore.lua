@@ -4,8 +4,8 @@ local lib = require "luda.ffi"
 local args = require "luda.args"
 local class = require "luda.class"
 local errors = require "luda.error"
+local examine = require "luda.examine"
 local files = require "luda.files"
-local json = require "luda.json"
 local manifest = require "luda.manifest"
 local parts = require "luda.record.parts"
 local plain = require "luda.record.plain"
@@ -30,20 +30,22 @@ function Record:init(path)
     errors.raise("invalid", "load: %s is no training record; luda.load reads its tensors", path)
   end
   self.path, self.checksum = path, checksum
-  self.header = json.decode(metadata["luda.record"])
-  if self.header.format > FORMAT then
+  self.header = examine.decode(path, "luda.record", metadata["luda.record"])
+  if type(self.header.format) ~= "number" then
+    examine.refuse(path, "luda.record", "it has no format")
+  elseif self.header.format > FORMAT then
     errors.raise("mismatch", "load: %s has format %d, this library reads up to %d", path, self.header.format, FORMAT)
   end
-  self.tensors = scope.keep(found)
   self.stored, self.parts = {}, {}
   for key, text in pairs(metadata) do
     local name = key:match("^luda%.record%.(.+)$")
     if name then
-      self.stored[name] = json.decode(text)
+      self.stored[name] = examine.decode(path, key, text)
       self.parts[#self.parts + 1] = name
     end
   end
   table.sort(self.parts)
+  self.tensors = scope.keep(found)
 end
 
 function Record:__tostring()
@@ -66,24 +68,34 @@ local function read_parts(given)
   return args.options("restore", given, known)
 end
 
---- What apply needs for every part that was named; sentences about what differs.
+local function copy_of(tensor)
+  return tensors.methods.clone(tensor)
+end
+
+--- What apply needs for every part that was named, and the caller's state; sentences about what differs.
 local function prepare(self, given, upgraded)
   local prepared, found = {}, {}
   local function get(name)
-    return self.tensors[name] or errors.raise_with("corrupt", ("restore: %s: tensor '%s' is missing"):format(self.path, name),
-      { detail = { tensor = name } })
+    return self.tensors[name] or errors.raise_with("corrupt",
+      ("restore: %s: tensor '%s' is missing"):format(self.path, tostring(name)), { detail = { tensor = tostring(name) } })
   end
   for _, name in ipairs(parts.names) do
-    local stored = self.stored[name]
+    local stored, place = self.stored[name], "the part '" .. name .. "'"
     if given[name] and not stored then
       found[#found + 1] = ("%s: the file has no such part, it has %s"):format(name,
         #self.parts > 0 and table.concat(self.parts, ", ") or "none")
     elseif given[name] and name ~= "state" then
-      prepared[name] = { parts.handlers[name].check(given[name], stored, get, found, upgraded) }
+      prepared[name] = { examine.try(self.path, place, parts.handlers[name].check, given[name], stored, get, found, upgraded) }
     end
   end
+  if self.header.random then -- fails here rather than after everything else
+    random.generator(0):set_state(self.header.random)
+  end
   manifest.refuse("restore", self.path .. " and the live objects", found)
-  return prepared
+  local state = self.stored.state
+  return prepared, state and examine.try(self.path, "the part 'state'", plain.unpack, state.data, function(name)
+    return copy_of(get(name))
+  end)
 end
 
 --- Puts every prepared part in place; if one fails, those before it go back to what they were.
@@ -123,10 +135,6 @@ local function warnings_of(self)
   return warnings
 end
 
-local function copy_of(tensor)
-  return tensors.methods.clone(tensor)
-end
-
 ---@class luda.RestoreReport
 ---@field unused string[] parts in the file that were not named
 ---@field warnings string[]
@@ -140,7 +148,8 @@ end
 function Record:restore(given)
   given = read_parts(given)
   local report = { unused = {}, warnings = warnings_of(self), upgraded = {} }
-  apply(given, prepare(self, given, report.upgraded))
+  local prepared, state = prepare(self, given, report.upgraded)
+  apply(given, prepared)
   if self.header.random and given.generators ~= false then
     random.generator():set_state(self.header.random)
   end
@@ -149,9 +158,6 @@ function Record:restore(given)
       report.unused[#report.unused + 1] = name
     end
   end
-  local state = self.stored.state and plain.unpack(self.stored.state.data, function(name)
-    return copy_of(self.tensors[name])
-  end)
   return state, report
 end
 

@@ -6,7 +6,7 @@ local create = require "create"
 local function tensors(n, recorded)
   return function()
     local x = create.randn(n)
-    return { x = recorded and x:requires_grad_() or x, y = create.randn(n), w = create.randn(n), g = create.ones(n) }
+    return { x = recorded and x:requires_grad_() or x, y = create.randn(n) }
   end
 end
 
@@ -25,8 +25,6 @@ local function unlike(n, size, dtype)
   end
 end
 
-local CHAIN = "local z = x; for _ = 1, 10 do z = z * w end"
-
 -- Columns: case, statement, sizes, the peer's case, operators in it.
 local CASES = {
   { "x + y", "local _ = x + y", { 1, 64 }, "add" },
@@ -36,10 +34,6 @@ local CASES = {
   { "sum", "local _ = x:sum()", { 1, 64 }, "sum" },
   { "item", "local _ = x:item()", { 1 }, "item" },
   { "view", "local _ = x:view(8, 8)", { 64 }, "view" },
-}
-local CHAINS = {
-  { "mul chain, forward", CHAIN, false },
-  { "mul chain, forward + backward", CHAIN .. "; z:backward({ gradient = g })", true },
 }
 
 -- What broadcasting, promotion, recording and the interpreter add: case, make, more fields of the row.
@@ -72,12 +66,6 @@ return {
           }
         end
       end
-    end
-    for _, case in ipairs(CHAINS) do
-      bench:measure {
-        section = "dispatch", case = case[1] .. ", 64", unit = "ns", make = tensors(64, true), operators = 10,
-        step = case[2], peer = { case = "chain", n = 64, backward = case[3] },
-      }
     end
   end,
 }

@@ -5,29 +5,12 @@ local limits = require "limits"
 
 local M = {}
 
---- A row of nothing but samples of one number.
-local function plain(bench, section, case, unit, sample, fields)
-  local values = {}
-  for i = 1, bench.options.samples do
-    values[i] = sample()
-  end
-  local row = {
-    section = section, case = case, dtype = "f32", threads = bench.options.threads, unit = unit,
-    value = harness.median(values), samples = #values, spread = harness.spread(values),
-  }
-  for name, value in pairs(fields or {}) do
-    row[name] = value
-  end
-  bench:add(row)
-  return row
-end
-
 function M.limits(bench)
   local threads, seconds = bench.options.threads, bench.options.seconds
   local sizes = bench.options.quick and { 4, 64 } or { 4, 16, 64, 256 }
   for _, kind in ipairs { "read", "in place", "copy", "streaming copy" } do
     for _, mebibytes in ipairs(sizes) do
-      bench:try("limits", kind, plain, bench, "limits", ("%s, %d MiB"):format(kind, mebibytes), "GB/s", function()
+      bench:try("limits", kind, bench.sampled, bench, "limits", ("%s, %d MiB"):format(kind, mebibytes), "GB/s", function()
         return limits.bandwidth(kind, mebibytes * 2 ^ 20, threads, seconds) / 1e9
       end)
     end
@@ -36,7 +19,7 @@ function M.limits(bench)
   for _, dtype in ipairs { "f32", "bf16" } do
     if limits.peak(dtype, 1, 1e-3) then
       for _, count in ipairs(threads > 1 and { 1, threads } or { 1 }) do
-        plain(bench, "limits", dtype .. " multiply-add", "GFLOP/s", function()
+        bench:sampled("limits", dtype .. " multiply-add", "GFLOP/s", function()
           return limits.peak(dtype, count, seconds) / 1e9
         end, { threads = count, dtype = dtype })
       end
@@ -45,12 +28,12 @@ function M.limits(bench)
     end
   end
   for _, name in ipairs { "exp", "tanh", "gelu_tanh" } do
-    plain(bench, "limits", name .. " in the first-level cache", "ns", function()
+    bench:sampled("limits", name .. " in the first-level cache", "ns", function()
       return 1e9 / limits.C.luda_limits_loop(limits.loops[name], threads, seconds)
     end)
   end
   for huge = 0, 1 do
-    plain(bench, "limits", "first touch of 4 KiB" .. (huge == 1 and ", huge pages" or ""), "ns", function()
+    bench:sampled("limits", "first touch of 4 KiB" .. (huge == 1 and ", huge pages" or ""), "ns", function()
       return 1e9 * limits.C.luda_limits_fault(huge)
     end, { threads = 1 })
   end

@@ -1,39 +1,10 @@
---- Updating parameters, whole training steps, and the memory that they take.
+--- Whole training steps.
 
 local luda = require "luda"
-local create = require "create"
 local limits = require "limits"
 local models = require "models"
 
 local M = {}
-
--- AdamW over many parameters in few or many tensors.
-
-local function parameters(total, tensors)
-  local list, grads = {}, luda.autograd.Gradients()
-  for i = 1, tensors do
-    list[i] = create.randn(math.floor(total / tensors)):requires_grad_()
-    grads:register(list[i], create.randn(math.floor(total / tensors)) * 1e-3)
-  end
-  local optimizer = luda.optim.AdamW(list)
-  return { run = function()
-    optimizer:step(1e-4, grads)
-  end, x = list }
-end
-
-function M.optimizer(bench)
-  local total = bench.options.parameters
-  for _, tensors in ipairs { 1, 200, 2000 } do
-    bench:measure {
-      section = "optimizer", case = ("AdamW, %g M in %d tensor%s"):format(total / 1e6, tensors, tensors > 1 and "s" or ""),
-      unit = "ms", step = "run()", bounds = { limits.adamw(total, bench.options.threads) },
-      make = function()
-        return parameters(total, tensors)
-      end,
-      peer = { case = "adamw", parameters = total, tensors = tensors },
-    }
-  end
-end
 
 -- Training steps. The limit adds the products at the peak and 28 bytes a parameter at the speed of updates in place.
 
@@ -54,23 +25,6 @@ local function step_row(bench, name, bf16)
   }
 end
 
-local function memory_row(bench, name)
-  local pipe = assert(io.popen(("'%s' '%smemory.lua' '%s' %d"):format(arg[-1], bench.folder, name, bench.options.threads)))
-  local text = pipe:read("*a")
-  pipe:close()
-  local own = require("luda.json").decode(text)
-  local other = bench.peer and bench.peer:apart(("--memory '%s'"):format(name))
-  local row = {
-    section = "training", case = name .. ", peak memory", dtype = "f32", threads = bench.options.threads, unit = "MB",
-    value = own.peak - own.before, samples = 1, spread = 0,
-  }
-  if other then
-    row.peer = { name = bench.peer.name, version = bench.peer.version, value = other.peak - other.before }
-    row.peer_ratio = row.peer.value / row.value
-  end
-  bench:add(row)
-end
-
 function M.training(bench)
   local quick = bench.options.quick
   for i, name in ipairs(models.list) do
@@ -81,9 +35,6 @@ function M.training(bench)
       bench:try("training", name, step_row, bench, name, false)
       if luda.autocast then
         bench:try("training", name .. ", autocast", step_row, bench, name, true)
-      end
-      if bench.options.device == "cpu" then
-        bench:try("training", name .. ", peak memory", memory_row, bench, name)
       end
     end
   end
