@@ -42,7 +42,7 @@ function Peer:register(device, config)
   config = getmetatable(config) == Config and config or Config(config)
   local algorithms = config:check()
   if config.num_nodes then
-    raise("other", "unsupported", "register: groups of several nodes are not built yet; leave num_nodes and its addresses out")
+    raise("other", "unsupported", "register: groups of several nodes are not supported; leave num_nodes and its addresses out")
   end
   local kind, index = args.device("register", device or "cpu")
   local ticket = ffi.new("uint64_t[1]")
