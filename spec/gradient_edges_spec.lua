@@ -215,12 +215,11 @@ describe("views of saved tensors", function()
 end)
 
 describe("deep graphs", function()
+  before_each(helper.before)
+  after_each(helper.after)
+
   it("use no C stack, walked or dropped", function()
-    local path = os.tmpname()
-    local file = assert(io.open(path, "w"))
-    file:write [[
-      package.path = "./lua/?.lua;./lua/?/init.lua;" .. package.path
-      local luda = require "luda"
+    assert.equal("done", helper.on_small_stack(512, [[
       local x = luda.tensor({ 1 }):requires_grad_()
       for _, step in ipairs { function(y) return y * 1 end, function(y) return y + 0 end } do
         local before = luda.memory("cpu").live
@@ -235,13 +234,7 @@ describe("deep graphs", function()
         end)
         assert(luda.memory("cpu").live == before)
       end
-      io.write("done")]]
-    file:close()
-    local pipe = assert(io.popen("ulimit -s 512; luajit " .. path .. " 2>&1"))
-    local output = pipe:read "*a"
-    pipe:close()
-    os.remove(path)
-    assert.equal("done", output)
+      io.write("done")]]))
   end)
 end)
 

@@ -110,16 +110,30 @@ function helper.gradients(list, dtype)
   return grads
 end
 
---- A folder for one test, and its end.
-function helper.new_folder()
+local folders = {}
+
+--- A folder of the test that runs, below `parent` where that exists: helper.after removes it.
+function helper.new_folder(parent)
   local dir = os.tmpname()
   os.remove(dir)
+  local place = parent and io.open(parent)
+  if place then
+    place:close()
+    dir = dir:gsub("^.*/", parent .. "/")
+  end
   folder.make(dir)
+  folders[#folders + 1] = dir
   return dir
 end
 
-function helper.remove_folder(dir)
-  os.execute("rm -r '" .. dir .. "'")
+--- What a script of LUDA prints in a process of its own, whose C stack has so many KiB.
+function helper.on_small_stack(kib, text)
+  local path = helper.new_folder() .. "/script.lua"
+  helper.write(path, 'package.path = "./lua/?.lua;./lua/?/init.lua;" .. package.path\nlocal luda = require "luda"\n' .. text)
+  local pipe = assert(io.popen(("ulimit -s %d; luajit %s 2>&1"):format(kib, path)))
+  local output = pipe:read("*a")
+  pipe:close()
+  return output
 end
 
 --- Fixtures that PyTorch computed: spec/golden/NAME.json.
@@ -200,6 +214,10 @@ function helper.before()
 end
 
 function helper.after()
+  for i = #folders, 1, -1 do
+    os.execute("rm -r '" .. folders[i] .. "'")
+    folders[i] = nil
+  end
   assert.equal(base.depth, lib.signals.depth, "a scope stayed open")
   assert.equal(base.handles, helper.live(), "live tensors remain")
   assert.equal(base.tags, tags.count(), "tags of Lua nodes remain")

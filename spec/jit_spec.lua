@@ -9,6 +9,15 @@ local max = math.max -- a global of a spec is behind tables of the test runner
 -- machine code at the first try.
 local transient = { [8] = true, [9] = true, [21] = true, [27] = true, [29] = true }
 
+--- Calls fn(…) from interpreted code on, with `watch` told of every trace.
+local function watched(watch, fn, ...)
+  jit.flush()
+  jit.attach(watch, "trace")
+  local ok, err = pcall(fn, ...)
+  jit.attach(watch)
+  assert(ok, err)
+end
+
 --- Trace aborts in LUDA's own code while fn runs, as "file:line reason" texts. A recording that the end of a loop here, or
 -- a line of the test runner, interrupts says nothing of LUDA.
 local function aborts(fn, ...)
@@ -22,11 +31,7 @@ local function aborts(fn, ...)
       end
     end
   end
-  jit.flush()
-  jit.attach(watch, "trace")
-  local ok, err = pcall(fn, ...)
-  jit.attach(watch)
-  assert(ok, err)
+  watched(watch, fn, ...)
   return list
 end
 
@@ -41,11 +46,7 @@ local function compiles(loop, fn, ...)
       found = found or traceinfo(trace).linktype == "loop"
     end
   end
-  jit.flush()
-  jit.attach(watch, "trace")
-  local ok, err = pcall(fn, ...)
-  jit.attach(watch)
-  assert(ok, err)
+  watched(watch, fn, ...)
   return found
 end
 

@@ -12,7 +12,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f64" }):requires_grad_()
 end
 
-local gradients = helper.gradients
+local gradients, random = helper.gradients, twin.matrix
 
 --- The direction of one gradient alone: what one step at rate 1 takes from a parameter of zeros, without a factor.
 local function direction(g, options)
@@ -23,14 +23,6 @@ local function direction(g, options)
   end
   optim.Muon({ p }, all):step(1, gradients { p, g })
   return -p:detach()
-end
-
-local function random(rows, columns, dtype)
-  local list = {}
-  for i = 1, rows * columns do
-    list[i] = twin.noise(rows, columns * 31 + i)
-  end
-  return luda.tensor(list, { dtype = dtype or "f64" }):reshape(rows, columns)
 end
 
 describe("Muon", function()

@@ -1,5 +1,7 @@
 --- Optimizers over plain Lua numbers, one element at a time: what the specs compare trajectories with.
 
+local luda = require "luda"
+
 local sqrt, abs, max, min = math.sqrt, math.abs, math.max, math.min
 
 local M = {}
@@ -156,6 +158,15 @@ function M.run(rule, options, lr, values, steps, gradient)
     after[step] = { unpack(values) }
   end
   return after
+end
+
+--- A tensor of such noise, [rows, columns].
+function M.matrix(rows, columns, dtype)
+  local list = {}
+  for i = 1, rows * columns do
+    list[i] = M.noise(rows, columns * 31 + i)
+  end
+  return luda.tensor(list, { dtype = dtype or "f64" }):reshape(rows, columns)
 end
 
 --- What clipping to a norm multiplies by.

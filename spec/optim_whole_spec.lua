@@ -10,15 +10,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f64" }):requires_grad_()
 end
 
-local gradients = helper.gradients
-
-local function random(rows, columns, dtype)
-  local list = {}
-  for i = 1, rows * columns do
-    list[i] = twin.noise(rows, columns * 31 + i)
-  end
-  return luda.tensor(list, { dtype = dtype or "f64" }):reshape(rows, columns)
-end
+local gradients, random = helper.gradients, twin.matrix
 
 describe("rules over whole parameters", function()
   before_each(helper.before)

@@ -13,11 +13,6 @@ local function before()
   helper.before()
 end
 
-local function after()
-  helper.remove_folder(dir)
-  helper.after()
-end
-
 local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype }):requires_grad_()
 end
@@ -40,7 +35,7 @@ end
 
 describe("a converted model", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   it("keeps names, ties, flags and whole numbers; its parameters are new leaves, rounded once", function()
     local inner, model = nn.Linear(2, 2), nn.Sequential(Mixed("f32"), nn.Linear(2, 2))
@@ -121,7 +116,7 @@ end)
 
 describe("float32 masters", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   it("move by steps that a half cannot, also when every step goes through a file", function()
     for _, dtype in ipairs { "f16", "bf16" } do
@@ -202,7 +197,7 @@ end)
 
 describe("float32 sums of halves", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   it("go on through a file", function()
     for _, dtype in ipairs { "f16", "bf16" } do
@@ -227,7 +222,7 @@ end)
 
 describe("averages", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   it("follow the masters of an optimizer, in float32, through a file too", function()
     local p, q = leaf({ 1 }, "bf16"), leaf({ 1 }, "f32")

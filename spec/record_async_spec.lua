@@ -35,7 +35,6 @@ describe("a save in the background", function()
   end)
   after_each(function()
     pcall(record.wait)
-    helper.remove_folder(dir)
     helper.after()
   end)
 

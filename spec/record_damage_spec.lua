@@ -2,7 +2,6 @@
 -- objects as they were, or is a record that restores.
 
 local luda = require "luda"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 local json = require "luda.json"
 
@@ -122,20 +121,10 @@ end
 
 describe("a record that lies", function()
   before_each(function()
-    dir = os.tmpname()
-    os.remove(dir)
-    local memory = io.open("/dev/shm") -- thousands of files that need no disk
-    if memory then
-      memory:close()
-      dir = dir:gsub("^.*/", "/dev/shm/")
-    end
-    folder.make(dir)
+    dir = helper.new_folder("/dev/shm") -- thousands of files that need no disk
     helper.before()
   end)
-  after_each(function()
-    helper.remove_folder(dir)
-    helper.after()
-  end)
+  after_each(helper.after)
 
   it("is refused with an error of its own and changes nothing, 2,000 times", function()
     local run = new_run()

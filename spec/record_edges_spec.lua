@@ -12,10 +12,7 @@ describe("a file", function()
     dir = helper.new_folder()
     helper.before()
   end)
-  after_each(function()
-    helper.remove_folder(dir)
-    helper.after()
-  end)
+  after_each(helper.after)
 
   --- Saves records 1, 2, … over one another until somebody ends it.
   local function endless(path)

@@ -66,10 +66,7 @@ describe("a save that is killed", function()
     dir = helper.new_folder()
     helper.before()
   end)
-  after_each(function()
-    helper.remove_folder(dir)
-    helper.after()
-  end)
+  after_each(helper.after)
 
   for _, what in ipairs { "plain", "async" } do
     it(what .. ", leaves the old file or the new one, whichever call it dies at", function()

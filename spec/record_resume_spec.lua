@@ -25,10 +25,7 @@ describe("resuming", function()
     dir = helper.new_folder()
     helper.before()
   end)
-  after_each(function()
-    helper.remove_folder(dir)
-    helper.after()
-  end)
+  after_each(helper.after)
 
   it("in another process is the same run to the bit, with and without recomputation", function()
     local whole = {}

@@ -18,11 +18,6 @@ local function before()
   helper.before()
 end
 
-local function after()
-  helper.remove_folder(dir)
-  helper.after()
-end
-
 --- The error of a call that must fail.
 local function failure(fn, ...)
   local ok, err = pcall(fn, ...)
@@ -33,7 +28,7 @@ end
 
 describe("tensor files", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   it("give back every type, shape and stride, and metadata", function()
     local big = 9007199254740993LL
@@ -126,7 +121,7 @@ end
 
 describe("a training record", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   it("of the same state has the same bytes", function()
     local run = new_run(3)
@@ -432,7 +427,7 @@ end)
 
 describe("a manager", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   it("saves what is due and keeps the newest", function()
     local manager = record.Manager { dir = dir .. "/a/runs/", keep = 2, every = 10 }
@@ -492,7 +487,7 @@ end)
 
 describe("luda record", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   --- Status and printed lines of the command.
   local function run(...)

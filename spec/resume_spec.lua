@@ -105,14 +105,9 @@ local function before()
   helper.before()
 end
 
-local function after()
-  helper.remove_folder(dir)
-  helper.after()
-end
-
 describe("a run of", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   for _, way in ipairs(ways) do
     it(way.name .. " goes on to the bit", function()
@@ -140,7 +135,7 @@ end)
 
 describe("a live run", function()
   before_each(before)
-  after_each(after)
+  after_each(helper.after)
 
   for _, way in ipairs(ways) do
     it("of " .. way.name .. " goes back to a record and on to the bit", function()

@@ -13,11 +13,7 @@ local function leaf(values, dtype)
   return luda.tensor(values, { dtype = dtype or "f32" }):requires_grad_()
 end
 
-local function gradients(p, values)
-  local grads = Gradients()
-  grads:register(p, luda.tensor(values, { dtype = p.dtype }))
-  return grads
-end
+local gradients = helper.gradients
 
 --- One cycle over gradients made by hand.
 local function cycle(scaler, opt, lr, grads)
@@ -39,12 +35,12 @@ describe("scaled gradients", function()
       local scaled = { true_gradient[1] * 1024, true_gradient[2] * 1024 }
       for _, options in ipairs { { max_grad_norm = 1 }, { clip = { norm = 1 } } } do
         local p = leaf { 0, 0 }
-        local report = cycle(optim.GradScaler { init_scale = 1024 }, optim.SGD({ p }, options), 1, gradients(p, scaled))
+        local report = cycle(optim.GradScaler { init_scale = 1024 }, optim.SGD({ p }, options), 1, gradients { p, scaled })
         assert.tensor_near(want, p, 1e-6, 0)
         assert.near(norm, report.grad_norm, 1e-6)
       end
       local p = leaf { 0, 0 }
-      local scaler, opt, grads = optim.GradScaler { init_scale = 1024 }, optim.SGD { p }, gradients(p, scaled)
+      local scaler, opt, grads = optim.GradScaler { init_scale = 1024 }, optim.SGD { p }, gradients { p, scaled }
       scaler:scale(luda.ones(1))
       assert.equal(grads, scaler:unscale_(grads))
       assert.near(norm, grads:clip_norm_(1), 1e-6)
@@ -70,7 +66,7 @@ describe("scaled gradients", function()
     end
     -- what is not finite stays so, and the step is skipped
     local p = leaf { 1, 2 }
-    local scaler, grads = optim.GradScaler {}, gradients(p, { math.huge, 1 })
+    local scaler, grads = optim.GradScaler {}, gradients { p, { math.huge, 1 } }
     scaler:scale(luda.ones(1))
     scaler:unscale_(grads)
     assert.is_true(scaler:step(optim.SGD { p }, 1, grads).skipped)
@@ -81,11 +77,11 @@ describe("scaled gradients", function()
   it("multiply a scale of the optimizer's own", function()
     local p = leaf { 0 }
     local opt = optim.SGD({ p }, { gradient_scale = 16 })
-    cycle(optim.GradScaler { init_scale = 8 }, opt, 1, gradients(p, { -32 }))
+    cycle(optim.GradScaler { init_scale = 8 }, opt, 1, gradients { p, { -32 } })
     assert.equal(0.25, p:item())
     assert.equal(16, opt:gradient_scale())
     opt:set_gradient_scale(2)
-    cycle(optim.GradScaler { init_scale = 8 }, opt, 1, gradients(p, { 16 }))
+    cycle(optim.GradScaler { init_scale = 8 }, opt, 1, gradients { p, { 16 } })
     assert.same({ -0.75, 2 }, { p:item(), opt:gradient_scale() })
   end)
 

@@ -240,6 +240,5 @@ describe("a scaler's state", function()
       assert.raises("mismatch", text, other.load_state, other, state)
     end
     assert.same({ scale = 8, good = 2 }, other:state())
-    helper.remove_folder(dir)
   end)
 end)

@@ -187,25 +187,25 @@ luda_status luda_gradients_clip_each(luda_gradients *gradients, double limit)
     return status;
 }
 
-luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit)
+/* All gradients times one factor, then between -limit and limit; `wide`: into new tensors. */
+static luda_status scale_all(const char *op, luda_gradients *gradients, double factor, double limit, bool wide)
 {
     clipping c;
-    LUDA_TRY(clipping_begin("clip_value", gradients, limit, &c));
+    LUDA_TRY(clipping_begin(op, gradients, limit, &c));
     for (int i = 0; i < c.count; i++)
-        c.factors[i] = 1;
+        c.factors[i] = factor;
+    c.wide = wide;
     luda_status status = clip(&c, limit);
     clipping_end(&c);
     return status;
 }
 
+luda_status luda_gradients_clip_value(luda_gradients *gradients, double limit)
+{
+    return scale_all("clip_value", gradients, 1, limit, false);
+}
+
 luda_status luda_gradients_scale(luda_gradients *gradients, double factor)
 {
-    clipping c;
-    LUDA_TRY(clipping_begin("scale", gradients, HUGE_VAL, &c));
-    for (int i = 0; i < c.count; i++)
-        c.factors[i] = factor;
-    c.wide = true;
-    luda_status status = clip(&c, HUGE_VAL);
-    clipping_end(&c);
-    return status;
+    return scale_all("scale", gradients, factor, HUGE_VAL, true);
 }
