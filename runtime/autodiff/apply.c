@@ -241,7 +241,8 @@ static bool is_single(const luda_tensor *t, const luda_tensor *like)
     return t->ndim == 0 || luda__equal_shapes(t, like);
 }
 
-static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor **out)
+static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, const luda_tensor *like, luda_dtype result,
+                              luda_tensor **out)
 {
     luda_plan plan; /* as far as recording reads it */
     luda_node *node;
@@ -252,9 +253,9 @@ static luda_status record_map(luda_op op, luda_tensor *const *in, int nin, luda_
     plan.nin = nin;
     LUDA_TRY(wants_recording(&plan, NULL, &record));
     if (!record)
-        return luda__run_map(op, in, nin, result, NULL, out);
+        return luda__run_map(op, in, nin, like, result, NULL, out);
     LUDA_TRY(begin_recording(&plan, in, NULL, &node));
-    return record_run(node, luda__run_map(op, in, nin, result, NULL, out), in, out);
+    return record_run(node, luda__run_map(op, in, nin, like, result, NULL, out), in, out);
 }
 
 /*
@@ -285,7 +286,7 @@ static int apply_map(const luda_context *context, luda_op op, luda_tensor *const
     if (into && (tracked || (recording && into->node) || (luda_dtype)into->dtype != result || into->ndim != like->ndim || !into->contiguous ||
                  into->storage->device.type != LUDA_CPU || !luda__equal_shapes(into, like)))
         return 0;
-    *status = tracked ? record_map(op, in, nin, result, out) : luda__run_map(op, in, nin, result, into, out);
+    *status = tracked ? record_map(op, in, nin, like, result, out) : luda__run_map(op, in, nin, like, result, into, out);
     return 1;
 }
 

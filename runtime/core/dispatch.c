@@ -374,14 +374,11 @@ static void flat_operand(const luda_tensor *t, int64_t numel, luda_operand *o)
     o->stride[0] = t->contiguous && t->numel == numel;
 }
 
-luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor *into, luda_tensor **out)
+luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, const luda_tensor *like, luda_dtype result,
+                          luda_tensor *into, luda_tensor **out)
 {
     luda_operand ins[LUDA_MAX_INPUTS], outs[1];
     char message[256];
-    const luda_tensor *like = in[0];
-    for (int i = 1; i < nin; i++)
-        if (in[i]->ndim > like->ndim || (in[i]->ndim == like->ndim && !like->contiguous))
-            like = in[i];
     luda_kernel kernel = luda__cpu_kernels()->kernels[op][like->dtype];
     if (!kernel)
         return luda__fail(LUDA_ENOTSUP, "%s: not supported for %s on cpu", luda_op_get(op)->name, luda_dtype_name((luda_dtype)like->dtype));

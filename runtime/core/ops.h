@@ -37,10 +37,11 @@ luda_status luda__plan_shapes(luda_plan *plan);
  */
 luda_status luda__accumulate(luda_op op, luda_tensor *const *in, int nin, const luda_attrs *attrs, luda_tensor *into);
 /*
- * An elementwise row over contiguous CPU tensors of one dtype and shape, or 0-d beside them, without recording; into one that
- * fits, or NULL.
+ * An elementwise row over CPU tensors of one dtype, without recording: each is contiguous and of the shape of `like`, which is
+ * one of them, or a single element, also stretched to that shape. Into one that fits, or NULL.
  */
-luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, luda_dtype result, luda_tensor *into, luda_tensor **out);
+luda_status luda__run_map(luda_op op, luda_tensor *const *in, int nin, const luda_tensor *like, luda_dtype result,
+                          luda_tensor *into, luda_tensor **out);
 luda_dtype luda__promote(luda_dtype a, luda_dtype b);
 
 #endif

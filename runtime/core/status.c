@@ -12,6 +12,7 @@
 enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char *message;
+static _Thread_local bool lost; /* there was no memory for it */
 static pthread_key_t message_key;
 static pthread_once_t message_once = PTHREAD_ONCE_INIT;
 
@@ -32,6 +33,7 @@ static char *own_message(void)
     if (!message) {
         pthread_once(&message_once, make_message_key);
         message = calloc(1, MESSAGE_BYTES);
+        lost = !message;
         pthread_setspecific(message_key, message);
     }
     return message;
@@ -64,7 +66,7 @@ luda_status luda_set_error(luda_status status, const char *sentence)
 
 const char *luda_last_error(void)
 {
-    return message ? message : "";
+    return message ? message : lost ? "out of memory, also for a message" : "";
 }
 
 const char *luda_status_word(luda_status status)

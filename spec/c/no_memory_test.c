@@ -187,10 +187,7 @@ static void *run(void *argument)
 {
     try *t = argument;
     luda_gradients *gradients = NULL;
-    luda_attrs none;
-    EXPECT_STATUS(LUDA_EINVAL, luda_attrs_default(LUDA_OP_COUNT, &none)); /* a thread's message takes memory once */
-    char first[256];
-    snprintf(first, sizeof first, "%s", luda_last_error());
+    EXPECT(*luda_last_error() == 0);
     lasting = t->lasting;
     countdown = t->allocation;
     t->status = step(t->kind, &gradients);
@@ -200,7 +197,7 @@ static void *run(void *argument)
         compare(gradients, x, expected, 12);
         compare(gradients, w, expected_w, 16);
     } else {
-        EXPECT(gradients == NULL && strcmp(luda_last_error(), first) != 0);
+        EXPECT(gradients == NULL && *luda_last_error() != 0); /* also where a message finds no memory */
     }
     luda_gradients_release(gradients);
     return NULL;
