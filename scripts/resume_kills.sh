@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kills examples/resume_check.lua with SIGKILL, at moments drawn uniformly over its wall time and between the system calls of
-# a save; every other run saves in the background. Goes on each time, and compares the final record with the one of a run left alone, byte for byte. Then leaves out
-# one part of the state after the other, which must end in another record.
+# a save; every other run saves in the background. Goes on each time, and compares the final record with the one of a run left
+# alone, byte for byte. Then leaves out one part of the state after the other, which must end in another record.
 # Usage: scripts/resume_kills.sh [--kills N (50)] [--forced N (10)] [--updates N (100)] [--seed N]
 set -u
 cd "$(dirname "$0")/.." || exit
@@ -30,7 +30,7 @@ stop() {
   exit 1
 }
 train=(build/luda examples/resume_check.lua --updates "$updates" --dir) # not a function: $! would be a shell, and the run outlive its kill
-draw() { echo $((((RANDOM << 15) | RANDOM) % $1)); }
+draw() { drawn=$((((RANDOM << 15) | RANDOM) % $1)); } # not in $(…): a subshell would not follow the seed
 newest() { ls "$1" 2>/dev/null | sort -t- -k2n | tail -n 1; }
 
 # verdict TEXT equal|differs DIR: whether the final record in DIR is what it must be.
@@ -69,14 +69,14 @@ start=$(date +%s%N)
 KILL_LOG=$work/calls LD_PRELOAD=$killer "${train[@]}" "$work/alone" --keep 1000 >"$work/alone.log" 2>&1 || stop "the run that was left alone failed: $(tail -n 3 "$work/alone.log")"
 took=$((($(date +%s%N) - start) / 1000000))
 saves=$(ls "$work/alone" | wc -l)
-calls=$(grep -c '^1\.' "$work/calls")
 final=$(newest "$work/alone")
-echo "left alone: $took ms, $saves records of $calls system calls, the last is $final; seed $seed"
+echo "left alone: $took ms, $saves records by $(wc -l <"$work/calls") system calls, the last is $final; seed $seed"
 
 number=0
 early=0
 while [ "$number" -lt "$kills" ] && [ "$early" -le $((10 + 2 * kills)) ]; do
-  moment=$(draw "$took")
+  draw "$took"
+  moment=$drawn
   dir=$work/killed-$number
   how=()
   [ $((number % 2)) = 0 ] || how=(--async)
@@ -92,11 +92,14 @@ while [ "$number" -lt "$kills" ] && [ "$early" -le $((10 + 2 * kills)) ]; do
 done
 [ "$number" = "$kills" ] || stop "only $number kills: the run ended before the moment $early times"
 
-gaps=$((calls - 1))
 for index in $(seq 0 $((forced - 1))); do
-  call=$((2 + index * gaps / forced + $(draw $(((gaps + forced - 1) / forced)))))
+  draw "$saves"
+  save=$((1 + drawn))
+  calls=$(grep -c "^$save\." "$work/calls") # a record without open sums takes one less
+  gaps=$((calls - 1))
+  draw $(((gaps + forced - 1) / forced))
+  call=$((2 + index * gaps / forced + drawn))
   [ "$call" -le "$calls" ] || call=$calls
-  save=$((1 + $(draw "$saves")))
   dir=$work/forced-$index
   how=()
   [ $((index % 2)) = 0 ] || how=(--async)
