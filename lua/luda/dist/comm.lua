@@ -3,13 +3,14 @@
 local lib = require "luda.ffi"
 local args = require "luda.args"
 local class = require "luda.class"
+local ask = require "luda.dist.ask"
 local create = require "luda.create"
-local errors = require "luda.error"
-local memory = require "luda.memory"
 local scope = require "luda.scope"
-local tensors = require "luda.tensor"
 
-local ffi, C, context = lib.ffi, lib.C, lib.context
+local ffi, C = lib.ffi, lib.C
+local PLAIN, ALONG, TAGGED = ask.PLAIN, ask.ALONG, ask.TAGGED
+local call_options, check, open, reduction, result = ask.call_options, ask.check, ask.open, ask.reduction, ask.result
+local root_rank, tensor_pointer = ask.root_rank, ask.tensor_pointer
 
 ---@class luda.Comm
 ---@field rank integer from 0
@@ -19,21 +20,6 @@ local ffi, C, context = lib.ffi, lib.C, lib.context
 ---@field device string
 ---@field transport string
 local Comm = class("luda.Comm")
-
-local WORDS = { timeout = args.absent, algorithm = args.absent }
-
-local function with(...)
-  local known = {}
-  for name, value in pairs(WORDS) do
-    known[name] = value
-  end
-  for _, name in ipairs { ... } do
-    known[name] = args.absent
-  end
-  return known
-end
-
-local PLAIN, ALONG, TAGGED = with(), with("dim"), with("tag")
 
 --- Takes over a reference to a communicator.
 ---@param pointer any luda_comm*
@@ -46,97 +32,6 @@ function Comm:init(pointer, place)
   self.local_rank, self.node = place.local_rank or self.rank, place.node or 0
   self.device = place.device or "cpu"
   self.options = ffi.new("luda_comm_options")
-end
-
---- Raises the last failure with the ranks to blame and, after a mismatch, what each rank asked for.
-local function fail(self, status)
-  local ranks = ffi.new("int32_t[?]", self.size)
-  local culprits = {}
-  for i = 0, C.luda_comm_culprits(self.pointer, ranks, self.size) - 1 do
-    culprits[i + 1] = ranks[i]
-  end
-  local detail = {}
-  local rank = ffi.new("int32_t[1]")
-  for i = 0, self.size - 1 do
-    local text = C.luda_comm_failure(self.pointer, i, rank)
-    if text == nil then
-      break
-    end
-    detail[i + 1] = { rank = rank[0], asked = ffi.string(text) }
-  end
-  local field = C.luda_comm_difference(self.pointer)
-  if field ~= nil then
-    detail.field = ffi.string(field)
-  end
-  lib.raise(status, { rank = self.rank, culprits = culprits, detail = next(detail) and detail or nil })
-end
-
-local function check(self, status)
-  if status ~= 0 then
-    fail(self, status)
-  end
-end
-
---- The C options of one call; names that `known` lacks raise.
-local function call_options(self, op, given, known)
-  local options = self.options
-  ffi.fill(options, ffi.sizeof(options))
-  options.size = ffi.sizeof(options)
-  self.site = errors.where() -- lent to C until the call returns
-  options.site = self.site
-  if given then
-    given = args.options(op, given, known)
-    if given.algorithm then
-      options.algorithm = C.luda_algorithm_from_name(given.algorithm)
-      if options.algorithm < 0 then
-          errors.raise("invalid", "%s: there is no algorithm '%s'; direct, ring, tree, halving, centralized and auto are known",
-          op, tostring(given.algorithm))
-      end
-    end
-    options.timeout = given.timeout and args.number(op, "the timeout", given.timeout) or 0
-    options.tag = given.tag and args.integer(op, "the tag", given.tag) or 0
-  end
-  options.dim = args.dimension(op, "dim", given and given.dim or 1)
-  C.luda_context_use(context)
-  return options
-end
-
-local function reduction(op, name)
-  local number = C.luda_reduction_from_name(tostring(name))
-  if number < 0 then
-    errors.raise("invalid", "%s: there is no reduction '%s'; sum, mean, min, max, prod, and, or, xor are known", op,
-      tostring(name))
-  end
-  return number
-end
-
-local function tensor_pointer(op, tensor)
-  if not tensors.is_tensor(tensor) then
-    errors.raise("invalid", "%s: a tensor is needed, not %s", op, args.describe(tensor))
-  end
-  return memory.pointer(tensor)
-end
-
-local function result(self, status, out)
-  check(self, status)
-  if out[0] ~= nil then
-    return memory.adopt(out[0])
-  end
-end
-
-local function open(self, op)
-  if not self.pointer then
-    errors.raise("closed", "%s: the communicator was closed", op)
-  end
-  return self.pointer
-end
-
-local function root_rank(self, op, root)
-  root = args.integer(op, "the root", root or 0)
-  if root < 0 or root >= self.size then
-    errors.raise("index", "%s: rank %d does not exist; ranks are 0 to %d", op, root, self.size - 1)
-  end
-  return root
 end
 
 --- The reduction of all ranks' tensors; differentiable.
@@ -290,8 +185,6 @@ function Comm:exchange(text)
     return texts
   end)
 end
-
-Comm.support = { call_options = call_options, fail = fail, reduction = reduction, root_rank = root_rank, along = ALONG }
 
 function Comm:__tostring()
   return ("luda.Comm(rank %d of %d, %s)"):format(self.rank, self.size, self.transport)

@@ -9,9 +9,9 @@ local memory = require "luda.memory"
 local functions = require("luda.ops").functions
 local tensors = require "luda.tensor"
 local Comm = require "luda.dist.comm"
+local ask = require "luda.dist.ask"
 
 local ffi, C = lib.ffi, lib.C
-local support = Comm.support
 
 ---@class luda.Group
 ---@field size integer
@@ -66,12 +66,12 @@ end
 local function start(self, op, call, list, given)
   local works, out = {}, ffi.new("luda_work *[1]")
   for i, comm in ipairs(self.ranks) do
-    local options = support.call_options(comm, op, given.options, support.along)
+    local options = ask.call_options(comm, op, given.options, ask.ALONG)
     local status = C.luda_comm_start(comm.pointer, call, memory.pointer(list[i]), given.reduction or 0, given.root or 0,
       given.in_place and 1 or 0, options, out)
     if status ~= 0 then
       C.luda_comm_abort(comm.pointer, C.luda_last_error())
-      support.fail(comm, status)
+      ask.fail(comm, status)
     end
     works[i] = ffi.gc(out[0], C.luda_work_release)
   end
@@ -93,7 +93,7 @@ local function finish(self, works)
   end
   if reason then
     C.luda_work_wait(works[reason.rank], FOREVER, out) -- says it again
-    support.fail(self.ranks[reason.rank], reason.status)
+    ask.fail(self.ranks[reason.rank], reason.status)
   end
   return results
 end
@@ -106,7 +106,7 @@ local function run(self, op, call, list, given)
 end
 
 local function root_of(self, op, root)
-  return support.root_rank(self, op, root)
+  return ask.root_rank(self, op, root)
 end
 
 --- The root's tensor, and for the others something of its shape and type on their devices.
@@ -127,13 +127,13 @@ end
 ---@return luda.Tensor[]
 function Group:all_reduce(list, op, options)
   return run(self, "all_reduce", C.LUDA_CALL_ALL_REDUCE, check_list(self, "all_reduce", list),
-    { reduction = support.reduction("all_reduce", op), options = options })
+    { reduction = ask.reduction("all_reduce", op), options = options })
 end
 
 --- The same in place.
 function Group:all_reduce_(list, op, options)
   run(self, "all_reduce_", C.LUDA_CALL_ALL_REDUCE, check_list(self, "all_reduce_", list),
-    { reduction = support.reduction("all_reduce_", op), options = options, in_place = true })
+    { reduction = ask.reduction("all_reduce_", op), options = options, in_place = true })
   return list
 end
 
@@ -142,7 +142,7 @@ end
 function Group:reduce(list, op, root, options)
   root = root_of(self, "reduce", root)
   return run(self, "reduce", C.LUDA_CALL_REDUCE, check_list(self, "reduce", list),
-    { reduction = support.reduction("reduce", op), root = root, options = options })[root + 1]
+    { reduction = ask.reduction("reduce", op), root = root, options = options })[root + 1]
 end
 
 --- A copy of the root's tensor a rank.
@@ -162,7 +162,7 @@ end
 --- Rank r's slice of the reduction along options.dim.
 function Group:reduce_scatter(list, op, options)
   return run(self, "reduce_scatter", C.LUDA_CALL_REDUCE_SCATTER, check_list(self, "reduce_scatter", list),
-    { reduction = support.reduction("reduce_scatter", op), options = options })
+    { reduction = ask.reduction("reduce_scatter", op), options = options })
 end
 
 --- All tensors joined, on the root's device.

@@ -8,10 +8,11 @@ local host = require "luda.host"
 local memory = require "luda.memory"
 local tensors = require "luda.tensor"
 local Comm = require "luda.dist.comm"
+local ask = require "luda.dist.ask"
 local Config = require "luda.dist.config"
 
 local ffi, C = lib.ffi, lib.C
-local support, raise = Comm.support, Config.raise
+local raise = Config.raise
 
 ---@class luda.Peer
 ---@field id integer
@@ -148,7 +149,7 @@ function Peer.check_reduction(op, tensor, how)
   if not tensors.is_tensor(tensor) then
     errors.raise("invalid", "%s: a tensor is needed, not %s", op, args.describe(tensor))
   end
-  support.reduction(op, how)
+  ask.reduction(op, how)
 end
 
 function Peer.check_sent(tensor)
@@ -210,10 +211,10 @@ function Peer:broadcast(tensor)
     Peer.check_sent(tensor)
   end, function(comm)
     local out = ffi.new("luda_tensor *[1]")
-    local options = support.call_options(comm, "broadcast", { algorithm = self.algorithms.broadcast }, support.along)
+    local options = ask.call_options(comm, "broadcast", { algorithm = self.algorithms.broadcast }, ask.ALONG)
     local status = C.luda_comm_broadcast(comm.pointer, tensor and memory.pointer(tensor) or nil, -1, options, out)
     if status ~= 0 then
-      support.fail(comm, status)
+      ask.fail(comm, status)
     end
     return memory.adopt(out[0])
   end)
