@@ -81,28 +81,48 @@ LUDA_API void luda_queue_next(luda_queue *queue);
 typedef struct luda_launch_options {
     uint32_t size;
     int32_t ranks;
-    int32_t first_rank;              /* of this host, for the prefix */
+    int32_t first_rank;              /* of this host */
     int32_t prefix;                  /* 1: each line of output begins with its rank */
     const char *const *arguments;    /* ended by NULL; arguments[0] is the program */
     const char *const *const *environment; /* [ranks]; added to the launcher's own */
     double grace;                    /* seconds between SIGTERM and SIGKILL when a rank failed */
+    double stop_grace;               /* the same when the launcher was asked to stop */
+    const char *log_folder;          /* gets rank-R.txt with what rank R prints; NULL: none */
+    int32_t log_append;              /* 1: behind what is there */
 } luda_launch_options;
 
 /* With this status a rank ends that only suffered from another one's end; the report names it if no other failed. */
 enum { LUDA_EXIT_OTHER_RANK = 75 };
 
-typedef struct luda_launch_report { int32_t status, rank, signal; } luda_launch_report;
+/*
+ * The rank that failed first by itself, how, and whether the launcher had been asked to stop. Rank -1 with status 0: all ended
+ * well; with another status: the process that kept the ranks was killed.
+ */
+typedef struct luda_launch_report { int32_t status, rank, signal, stopped; } luda_launch_report;
+
+typedef struct luda_launch luda_launch;
 
 /*
- * Runs the ranks and waits. The first failure stops the others; the report names it (rank -1: all ended well). Ranks die with
- * the launcher, however it ends.
+ * Starts the ranks. The first failure stops the others. All ranks, and whatever they started, end with the calling process,
+ * however it ends, and with the launch. SIGTERM, SIGINT and SIGHUP ask the ranks to stop; after the grace, or at the second
+ * request, they are killed. The process must have no children of its own. The options must outlive the launch.
  */
-LUDA_API luda_status luda_launch(const luda_launch_options *options, luda_launch_report *report);
+LUDA_API luda_status luda_launch_new(const luda_launch_options *options, luda_launch **out);
+/* 1 when all have ended and the report is written, 0 after timeout_ms. Requests to stop are passed on in here. */
+LUDA_API int luda_launch_wait(luda_launch *launch, int timeout_ms, luda_launch_report *report);
+/* Ends the ranks as after a failure of one of them. */
+LUDA_API void luda_launch_stop(luda_launch *launch);
+/* Kills what still runs. */
+LUDA_API void luda_launch_release(luda_launch *launch);
+
+/* Refuses a file that holds too little for a secret, or that others than its owner may read. */
+LUDA_API luda_status luda_secret_file_check(const char *path);
 
 /* --- Stopping --- */
 
-/* From now on SIGTERM and SIGINT set a flag; a second SIGINT ends the process. */
+/* From now on SIGTERM, SIGINT and SIGHUP (unless it is ignored) are counted; a second SIGINT ends the process. */
 LUDA_API luda_status luda_stop_watch(void);
+/* How many have come. */
 LUDA_API int luda_stop_requested(void);
 
 #ifndef LUDA_CDEF

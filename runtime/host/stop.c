@@ -1,4 +1,4 @@
-/* SIGTERM and SIGINT as a flag that training loops ask for at a safe moment. */
+/* SIGTERM, SIGINT and SIGHUP as a count that training loops ask for at a safe moment. */
 #include "host.h"
 
 #include <errno.h>
@@ -15,14 +15,16 @@ static void on_signal(int number)
         signal(SIGINT, SIG_DFL); /* the second Ctrl-C is meant */
         raise(SIGINT);
     }
-    requested = 1;
+    requested = requested + 1;
 }
 
 luda_status luda_stop_watch(void)
 {
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, hangup = { 0 };
     sigemptyset(&action.sa_mask);
-    if (sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGINT, &action, NULL) != 0)
+    bool failed = sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGINT, &action, NULL) != 0 ||
+                  sigaction(SIGHUP, NULL, &hangup) != 0;
+    if (failed || (hangup.sa_handler != SIG_IGN && sigaction(SIGHUP, &action, NULL) != 0))
         return luda__host_fail(LUDA_EIO, "stop: signals cannot be watched: %s", strerror(errno));
     return LUDA_OK;
 }

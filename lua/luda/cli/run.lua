@@ -1,129 +1,183 @@
---- luda run: a script on several ranks, as processes of this host, or as threads.
+--- luda run: a script on several ranks, as processes of one or several hosts, or as threads.
 
-local args = require "luda.args"
 local lib = require "luda.ffi"
 local host = require "luda.host"
 
-local ffi, C = lib.ffi, lib.C
+local C = lib.C
 
 local M = {}
 
 local USAGE = [[
 usage: luda run [OPTION…] SCRIPT.lua ARG…
 
-  -n N             ranks on this host (default: one for each core)
+  -n N             ranks on this host (default: one for each core); on several hosts also N,N,…, one for each
   --threads        rank threads of one process instead of processes
   --devices LIST   a device for each rank, as 0,1 (CUDA) or cpu,cuda:0
   --timeout S      seconds that a collective waits for a rank (default 300)
-  --grace S        seconds between asking and killing, once a rank has failed (default 5)
+  --grace S        seconds between asking ranks to end and killing them (default: 30 when the launcher was asked to stop,
+                   5 when a rank has failed)
+  --max-restarts K start all ranks again, K times at most, when one has failed; LUDA_RESTART says how often
+  --log-dir D      what rank R prints also goes to D/rank-R.txt
   --no-prefix      output as it comes, without its rank in front
 
+On several hosts, the same command on each, but for the node's number:
+
+  --nnodes N       hosts
+  --node-rank I    this one, from 0; ranks are numbered by node
+  --rendezvous H:P an address of node 0, where its launcher listens
+  --session TEXT   tells this job from others at that address
+  --secret-file F  at least 16 bytes that all ranks share and others cannot read; needed beyond this machine
+
 Each rank gets cores / ranks threads, unless LUDA_THREADS is set. The first failure stops the others and is the exit status.
+SIGTERM, Ctrl-C or the terminal's end ask the ranks to stop (luda.stop_requested); a second one, or the grace, kills them.
+Nothing that a rank starts outlives the launcher. Exit status 0: all ranks ended with 0, also after a request to stop.
 ]]
 
 local FLAGS = { ["--threads"] = "threads", ["--no-prefix"] = "bare", ["--help"] = "help", ["-h"] = "help" }
-local VALUES = { ["-n"] = "ranks", ["--devices"] = "devices", ["--timeout"] = "timeout", ["--grace"] = "grace" }
+local VALUES = {
+  ["-n"] = "counts", ["--devices"] = "devices", ["--timeout"] = "timeout", ["--grace"] = "grace", ["--max-restarts"] = "restarts",
+  ["--log-dir"] = "log_dir", ["--nnodes"] = "nodes", ["--node-rank"] = "node", ["--rendezvous"] = "rendezvous",
+  ["--session"] = "session", ["--secret-file"] = "secret_file",
+}
 
 local function complain(...)
   io.stderr:write("luda run: ", string.format(...), "\n", USAGE)
   return nil
 end
 
---- Options up to the script; nil after a complaint.
-local function parse(list)
+--- Options up to the script, as texts; nil after a complaint.
+local function read(list)
   local options, i = {}, 1
   while list[i] and list[i]:sub(1, 1) == "-" do
-    if FLAGS[list[i]] then
-      options[FLAGS[list[i]]] = true
-    elseif VALUES[list[i]] then
-      options[VALUES[list[i]]] = list[i + 1]
-      i = i + 1
+    local name, value = list[i]:match("^(%-%-[%w-]+)=(.*)$")
+    name = name or list[i]
+    if FLAGS[name] then
+      options[FLAGS[name]] = true
+    elseif VALUES[name] then
+      if not value then
+        i = i + 1
+        value = list[i]
+      end
+      if not value then
+        return complain("%s needs a value", name)
+      end
+      options[VALUES[name]] = value
     else
-      return complain("unknown option %s", list[i])
+      return complain("unknown option %s", name)
     end
     i = i + 1
   end
   options.script = list[i]
   options.arguments = { unpack(list, i + 1) }
-  for _, name in ipairs { "ranks", "timeout", "grace" } do
-    if options[name] and not (tonumber(options[name]) and tonumber(options[name]) > 0) then
-      return complain("%s must be a positive number, not '%s'", name, options[name])
-    end
-  end
-  if not options.script and not options.help then
-    return complain("which script?")
-  end
   return options
 end
 
-local function device_list(options, ranks)
+local WHOLE = { nodes = { 1, "--nnodes" }, node = { 0, "--node-rank" }, restarts = { 0, "--max-restarts" } }
+
+--- Texts into numbers; false after a complaint.
+local function convert(options)
+  for _, name in ipairs { "timeout", "grace" } do
+    local value = tonumber(options[name])
+    if options[name] and not (value and value > 0 and value < math.huge) then
+      return complain("%s must be a positive number, not '%s'", name, options[name])
+    end
+    options[name] = value
+  end
+  for name, rule in pairs(WHOLE) do
+    local least, flag = rule[1], rule[2]
+    local value = tonumber(options[name] or least)
+    if not value or value < least or value ~= math.floor(value) or value > 1e6 then
+      return complain("%s must be a whole number from %d, not '%s'", flag, least, options[name])
+    end
+    options[name] = value
+  end
+  if options.node >= options.nodes then
+    return complain("--node-rank %d of --nnodes %d; nodes are 0 to %d", options.node, options.nodes, options.nodes - 1)
+  end
+  return true
+end
+
+--- The ranks of each node: this node's number and first rank, and the whole.
+local function count_ranks(options)
+  local counts = {}
+  for text in (options.counts or tostring(C.luda_threads())):gmatch("[^,]+") do
+    local count = tonumber(text)
+    if not count or count < 1 or count ~= math.floor(count) then
+      return complain("ranks must be a positive number, not '%s'", options.counts)
+    end
+    counts[#counts + 1] = count
+  end
+  if #counts == 1 then
+    for node = 2, options.nodes do
+      counts[node] = counts[1]
+    end
+  elseif #counts ~= options.nodes then
+    return complain("-n %s names %d nodes, --nnodes %d", options.counts, #counts, options.nodes)
+  end
+  options.first_rank, options.size = 0, 0
+  for node, count in ipairs(counts) do
+    options.first_rank = options.first_rank + (node <= options.node and count or 0)
+    options.size = options.size + count
+  end
+  options.ranks, options.counts = counts[options.node + 1], table.concat(counts, ",")
+  return true
+end
+
+local function list_devices(options)
   local devices = {}
   for name in (options.devices or ""):gmatch("[^,]+") do
     devices[#devices + 1] = name:match("^%d+$") and "cuda:" .. name or name
   end
-  if #devices > 0 and #devices ~= ranks then
-    return complain("%d devices were given for %d ranks", #devices, ranks)
+  if #devices > 0 and #devices ~= options.ranks then
+    return complain("%d devices were given for %d ranks", #devices, options.ranks)
   end
-  return devices
+  options.devices = devices
+  return true
 end
 
---- NULL-ended array of C strings; `anchor` keeps them alive.
-local function c_strings(list, anchor)
-  local array = ffi.new("const char *[?]", #list + 1)
-  for i, text in ipairs(list) do
-    array[i - 1] = text
+local function check_nodes(options)
+  if options.nodes > 1 and not options.rendezvous then
+    return complain("several nodes need --rendezvous host:port, an address of node 0")
+  elseif options.nodes > 1 and options.rendezvous:match(":0$") then
+    return complain("--rendezvous %s: several nodes need a port that all of them know", options.rendezvous)
+  elseif options.threads and (options.nodes > 1 or options.restarts > 0 or options.log_dir) then
+    return complain("--threads is for one process: it goes without --nnodes, --max-restarts and --log-dir")
   end
-  anchor[#anchor + 1] = { list, array }
-  return array
+  options.session = options.session or ""
+  return true
 end
 
-local function environment(rank, ranks, meeting, devices, threads)
-  local list = {
-    "LUDA_RANK=" .. rank, "LUDA_WORLD_SIZE=" .. ranks, "LUDA_LOCAL_RANK=" .. rank, "LUDA_NODE=0",
-    "LUDA_RENDEZVOUS=" .. meeting.address, "LUDA_SESSION=" .. meeting.session,
-  }
-  if devices[rank + 1] then
-    list[#list + 1] = "LUDA_DEVICE=" .. devices[rank + 1]
+local function read_secret(options)
+  if options.secret_file then
+    lib.check(host.C.luda_secret_file_check(options.secret_file))
+    local file = assert(io.open(options.secret_file, "rb"))
+    options.secret = file:read("*a")
+    file:close()
   end
-  if not os.getenv("LUDA_THREADS") then
-    list[#list + 1] = "LUDA_THREADS=" .. threads
-  end
-  return list
 end
 
-local function run_processes(options, ranks, devices, program)
-  local anchor, meeting = {}, require("luda.dist").rendezvous { size = ranks }
-  local threads = math.max(1, math.floor(C.luda_threads() / ranks))
-  local environments = ffi.new("const char *const *[?]", ranks)
-  for rank = 0, ranks - 1 do
-    environments[rank] = c_strings(environment(rank, ranks, meeting, devices, threads), anchor)
-  end
-  local settings = ffi.new("luda_launch_options", {
-    size = ffi.sizeof("luda_launch_options"), ranks = ranks, first_rank = 0, prefix = options.bare and 0 or 1,
-    arguments = c_strings({ program, options.script, unpack(options.arguments) }, anchor),
-    environment = environments, grace = tonumber(options.grace) or 5,
-  })
-  local result = ffi.new("luda_launch_report[1]")
-  lib.check(host.C.luda_launch(settings, result))
-  meeting:close()
-  if result[0].rank >= 0 then
-    local how = result[0].signal ~= 0 and ("was killed by signal %d"):format(result[0].signal)
-      or ("ended with status %d"):format(result[0].status)
-    io.stderr:write(("luda run: rank %d %s; the others were stopped\n"):format(result[0].rank, how))
-  end
-  return result[0].status
+local function run_threads(options)
+  local own = { [0] = options.script, unpack(options.arguments) }
+  require("luda.dist.spawn").run_script(options.ranks, options.script, own,
+    { timeout = options.timeout, devices = #options.devices > 0 and options.devices or nil })
+  return 0
 end
 
 ---@param list string[]
 ---@param program string
 ---@return integer status
 function M.main(list, program)
-  local options = parse(list)
-  if not options then
-    return 2
-  elseif options.help then
+  local options = read(list)
+  if options and options.help then
     io.write(USAGE)
     return 0
+  end
+  if not options or not convert(options) or not count_ranks(options) or not list_devices(options) or not check_nodes(options) then
+    return 2
+  end
+  if not options.script then
+    complain("which script?")
+    return 2
   end
   local file = io.open(options.script, "rb")
   if not file then
@@ -131,18 +185,12 @@ function M.main(list, program)
     return 2
   end
   file:close()
-  local ranks = args.integer("run", "-n", tonumber(options.ranks) or C.luda_threads())
-  local devices = device_list(options, ranks)
-  if not devices then
-    return 2
+  if options.threads then
+    return run_threads(options)
   end
-  if not options.threads then
-    return run_processes(options, ranks, devices, program)
-  end
-  local own = { [0] = options.script, unpack(options.arguments) }
-  require("luda.dist.spawn").run_script(ranks, options.script, own,
-    { timeout = tonumber(options.timeout), devices = #devices > 0 and devices or nil })
-  return 0
+  read_secret(options)
+  options.command = { program, options.script, unpack(options.arguments) }
+  return require("luda.cli.launch").run(options)
 end
 
 return M
