@@ -3,7 +3,7 @@
 --   luda examples/char_gpt.lua                          one rank
 --   luda run -n 2 examples/char_gpt.lua                 two processes, the same global batch
 --   luda run -n 2 --threads examples/char_gpt.lua       two threads of one process
---   luda examples/char_gpt.lua --dir DIR --resume       goes on from the newest record in DIR
+--   luda examples/char_gpt.lua --dir DIR --resume       goes on from the newest record in DIR, also after SIGTERM
 
 local luda = require "luda"
 local nn, optim, data, dist = luda.nn, luda.optim, luda.data, luda.dist
@@ -84,12 +84,9 @@ local parts = { model = model, optimizer = optimizer, scheduler = schedule, load
 local manager = options.dir ~= "" and luda.record.Manager { dir = options.dir, every = options.every } or nil
 
 local function save(step)
-  if not manager or step % options.every ~= 0 then
-    return
-  end
   parts.state = { step = step }
   if comm.size == 1 then
-    manager:save(step, parts)
+    manager:save(step, parts, { now = true })
   else
     dist.record.save(options.dir, step, comm, parts)
   end
@@ -167,6 +164,8 @@ local bar = require "luda.progress" {
 bar:note(("%d parameters, %d characters of %d kinds, %d rank%s%s"):format(model:count(), text.train:size(1), #text.vocab,
   comm.size, comm.size == 1 and "" or "s", start > 0 and ", from step " .. start or ""))
 
+-- SIGTERM or Ctrl-C, to the launcher or to any rank, stops all ranks after the same step.
+local stopped = luda.stop_requested(comm)
 for step = start + 1, options.steps do
   local loss, rate, tokens = luda.scope(train_step)
   if log then
@@ -174,7 +173,14 @@ for step = start + 1, options.steps do
     log:flush()
   end
   bar:update(step, { loss = loss, rate = rate, count = tokens })
-  save(step)
+  stopped = luda.stop_requested(comm)
+  if manager and (stopped or step % options.every == 0) then
+    save(step)
+  end
+  if stopped then
+    bar:note(("asked to stop: %s step %d"):format(manager and "saved and ended after" or "ended after", step))
+    break
+  end
   if step % options.valid_every == 0 or step == options.steps then
     local valid = validate()
     if valid then
@@ -187,7 +193,7 @@ if log then
   log:close()
 end
 
-if first and options.sample > 0 then
+if first and options.sample > 0 and not stopped then
   local prompt = text.train:narrow(1, 1, math.min(16, options.context))
   local ids = model:generate(prompt, options.sample, { temperature = 0.8, generator = luda.generator(options.seed) })
   print(text.vocab:decode(ids))

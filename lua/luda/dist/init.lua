@@ -2,9 +2,9 @@
 
 local lib = require "luda.ffi"
 local args = require "luda.args"
-local errors = require "luda.error"
 local spans = require "luda.spans"
 local Comm = require "luda.dist.comm"
+local environment = require "luda.dist.environment"
 
 local ffi, C = lib.ffi, lib.C
 
@@ -14,39 +14,6 @@ spans.watch(Comm, "comm", "collective", {
   "all_reduce", "all_reduce_", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "send",
   "recv", "barrier",
 })
-
---- Where rank, size and addresses stand, by launcher. The first whose rank variable is set counts.
-local LAUNCHERS = {
-  { name = "luda run", rank = "LUDA_RANK", size = "LUDA_WORLD_SIZE", local_rank = "LUDA_LOCAL_RANK", node = "LUDA_NODE" },
-  { name = "torchrun", rank = "RANK", size = "WORLD_SIZE", local_rank = "LOCAL_RANK", node = "GROUP_RANK" },
-  { name = "mpirun", rank = "OMPI_COMM_WORLD_RANK", size = "OMPI_COMM_WORLD_SIZE", local_rank = "OMPI_COMM_WORLD_LOCAL_RANK" },
-  { name = "srun", rank = "SLURM_PROCID", size = "SLURM_NTASKS", local_rank = "SLURM_LOCALID", node = "SLURM_NODEID" },
-}
-
-local function number_of(variable, needed_by)
-  local text = variable and os.getenv(variable)
-  local value = tonumber(text)
-  if not value and needed_by then
-    errors.raise("invalid", "init: %s was started by %s, but %s is %s", "this rank", needed_by, variable,
-      text and "'" .. text .. "'" or "not set")
-  end
-  return value
-end
-
-local function from_environment()
-  for _, launcher in ipairs(LAUNCHERS) do
-    if os.getenv(launcher.rank) then
-      return {
-        launcher = launcher.name,
-        rank = number_of(launcher.rank, launcher.name),
-        size = number_of(launcher.size, launcher.name),
-        local_rank = number_of(launcher.local_rank),
-        node = number_of(launcher.node),
-      }
-    end
-  end
-  return { rank = 0, size = 1 }
-end
 
 --- Sets the fields of a fresh luda_comm_options.
 local function comm_options(timeout)
@@ -72,12 +39,12 @@ end
 ---@param options? {timeout: number?, device: string?}
 ---@return luda.Comm
 function M.init(options)
-  options = args.options("init", options, { timeout = 300, device = args.absent })
+  options = args.options("init", options, { timeout = tonumber(os.getenv("LUDA_TIMEOUT")) or 300, device = args.absent })
   local ours = M.thread_comm()
   if ours then
     return ours
   end
-  local place = from_environment()
+  local place = environment.place()
   place.device = options.device or os.getenv("LUDA_DEVICE") or "cpu"
   if place.size == 1 then
     return alone(options.timeout, place)

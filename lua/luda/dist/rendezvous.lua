@@ -55,13 +55,41 @@ function M.connect(options, place)
   return Comm(out[0], place)
 end
 
+--- Rank 0 serves at the first address that is free, the others look for it there. One where somebody else listens is left out.
+local function meet(place, timeout)
+  local meeting = require("luda.dist.environment").meeting(place)
+  local server, problem
+  for _, address in ipairs(meeting.addresses) do
+    local ok, result = true, nil
+    if place.rank == 0 then
+      ok, result = pcall(M.rendezvous, { size = place.size, bind = address, session = meeting.session })
+      server = ok and result
+    end
+    if ok then
+      ok, result = pcall(M.connect, { address = address, session = meeting.session, rank = place.rank, size = place.size,
+        timeout = timeout }, place)
+    end
+    if server then
+      server:close()
+    end
+    if ok then
+      return result
+    end
+    problem = result
+    local elsewhere = result.code == "peer" or tostring(result):find("another session", 1, true)
+    if server or place.rank > 0 and not elsewhere then
+      break
+    end
+  end
+  error(problem, 0)
+end
+
 --- Joins as the environment says.
 ---@param place {rank: integer, size: integer, launcher: string}
 function M.join(place, timeout)
   local address = os.getenv("LUDA_RENDEZVOUS")
   if not address then
-    errors.raise("invalid", "init: rank %d of %d was started by %s, but LUDA_RENDEZVOUS (host:port of the meeting) is not set; "
-      .. "start the ranks with luda run", place.rank, place.size, place.launcher)
+    return meet(place, timeout)
   end
   return M.connect({ address = address, session = os.getenv("LUDA_SESSION"), rank = place.rank, size = place.size,
     timeout = timeout }, place)

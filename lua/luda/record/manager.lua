@@ -104,21 +104,21 @@ local function finish(self, wait)
   end
 end
 
---- Saves if the step is due; returns the path, or false. Older records go when the new one is complete: with async = true
--- that is at the next save, or wait().
+--- Saves if the step is due, or with now = true; returns the path, or false. Older records go when the new one is complete:
+-- with async = true that is at the next save, or wait().
 ---@param step integer
 ---@param parts table
----@param given? {metric: number?}
+---@param given? {metric: number?, now: boolean?}
 ---@return string|false
 function Manager:save(step, parts, given)
-  local options = args.options("save", given, { metric = args.absent })
+  local options = args.options("save", given, { metric = args.absent, now = false })
   if args.integer("save", "the step", step) < 0 then
     errors.raise("invalid", "save: the step is %d", step)
   end
   if options.metric ~= nil then
     args.number("save", "the metric", options.metric)
   end
-  if step % self.every ~= 0 then
+  if not options.now and step % self.every ~= 0 then
     return false
   end
   finish(self, background.wait_before_saving)
