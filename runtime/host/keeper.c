@@ -20,9 +20,9 @@
 enum { POLL_MS = 20 };
 
 /* Seconds: in which ranks that lost one may end by themselves, and say what they saw; in which a second request to stop
- * is taken for an echo of the first (`timeout` sends each signal twice); for outputs to close after the last rank; for
- * killed processes to go. */
-static const double LAST_WORDS = 1, ECHO = 1, DRAIN = 1, DEATH = 10;
+ * is taken for an echo of the first (`timeout` sends each signal twice); for outputs to close after the last rank, which
+ * what it started may hold open; for killed processes to go. */
+static const double LAST_WORDS = 1, ECHO = 1, DRAIN = 1, SHORT_DRAIN = 0.1, DEATH = 10;
 
 typedef struct keeper {
     const luda_launch_options *options;
@@ -279,7 +279,8 @@ static void supervise(keeper *k)
             k->ended_at = luda__host_now();
         if (open == 0 || (k->swept && k->hurried))
             return; /* whoever asked twice does not wait for a reader of the output either */
-        if (!k->swept && luda__host_now() > k->ended_at + DRAIN) {
+        double drain = k->told || k->seen.rank >= 0 ? SHORT_DRAIN : DRAIN;
+        if (!k->swept && luda__host_now() > k->ended_at + drain) {
             k->swept = true; /* what holds an output open */
             luda__end_children();
         }

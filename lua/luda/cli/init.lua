@@ -75,6 +75,9 @@ end
 ---@return integer status
 function M.main(program, list)
   local first = list[1]
+  if os.getenv("LUDA_RANK") then
+    io.stdout:setvbuf("line") -- what a rank said must not go with it when it is killed
+  end
   if first == nil then
     local is_terminal = require("luda.cli.terminal").is_terminal(0)
     return is_terminal and require("luda.cli.repl").main() or run_chunk(loadfile(), "cannot read the input")

@@ -143,7 +143,8 @@ function M.run(options)
     elseif start < restarts then
       say("%s; restart %d of %d%s", what, start + 1, restarts, where)
     else
-      say("%s; the others were stopped%s%s", what, restarts > 0 and (" after %d restarts"):format(start) or "", where)
+      local spent = restarts > 0 and ("; %d of %d restarts were made"):format(start, restarts) or ""
+      say("%s; the others were stopped%s%s", what, spent, where)
     end
     if outcome.stopped or start >= restarts then
       return outcome.status
