@@ -97,8 +97,8 @@ describe("the environment of", function()
   end)
 
   it("srun on several hosts names the first of them and a port of the job", function()
-    local variables = { SLURM_PROCID = "1", SLURM_STEP_ID = "0", SLURM_JOB_ID = "4711", SLURM_STEP_NUM_TASKS = "4", SLURM_NNODES = "2",
-      SLURM_JOB_NODELIST = "gpu[03-07,9],login" }
+    local variables = { SLURM_PROCID = "1", SLURM_STEP_ID = "0", SLURM_JOB_ID = "4711", SLURM_STEP_NUM_TASKS = "4",
+      SLURM_NNODES = "2", SLURM_JOB_NODELIST = "gpu[03-07,9],login" }
     local first = meeting(variables)
     assert.truthy(first.addresses[1]:find("^gpu03:%d+$"), first.addresses[1])
     for list, host in pairs { ["a,b[1-2]"] = "a", ["n[7]-ib,x"] = "n7-ib", single = "single" } do
@@ -114,8 +114,8 @@ describe("the environment of", function()
   end)
 
   it("torchrun tells its starts apart", function()
-    local variables = { RANK = "1", WORLD_SIZE = "2", MASTER_ADDR = "10.0.0.7", MASTER_PORT = "29500", TORCHELASTIC_RUN_ID = "run",
-      TORCHELASTIC_RESTART_COUNT = "0" }
+    local variables = { RANK = "1", WORLD_SIZE = "2", MASTER_ADDR = "10.0.0.7", MASTER_PORT = "29500",
+      TORCHELASTIC_RUN_ID = "run", TORCHELASTIC_RESTART_COUNT = "0" }
     local first = meeting(variables)
     assert.equal("10.0.0.7", first.addresses[1]:match("^(.*):"))
     variables.TORCHELASTIC_RESTART_COUNT = "1"

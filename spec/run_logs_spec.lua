@@ -52,7 +52,9 @@ describe("output", function()
   it("without a reader does not end the run", function()
     local mark = helper.new_folder() .. "/end"
     local script = helper.new_folder() .. "/script.lua"
-    helper.write(script, ("for _ = 1, 20000 do print('line') end io.open(%q .. os.getenv 'LUDA_RANK', 'w'):write('end')"):format(mark))
+    helper.write(script, ([[
+      for _ = 1, 20000 do print("line") end
+      io.open(%q .. os.getenv "LUDA_RANK", "w"):write("end")]]):format(mark))
     runs.output(("{ %s run -n 2 %s; echo $? > %s; } | head -1"):format(runs.program, script, mark))
     assert.truthy(runs.wait_for(function()
       local file = io.open(mark)

@@ -52,7 +52,13 @@ end
 
 --- Shell: waits until all the files hold something.
 M.SHELL = [[
-await() { for i in $(seq 1500); do all=1; for f in "$@"; do [ -s "$f" ] || all=0; done; [ $all = 1 ] && return; sleep 0.02; done; }
+await() {
+  for i in $(seq 1500); do
+    all=1; for f in "$@"; do [ -s "$f" ] || all=0; done
+    [ $all = 1 ] && return
+    sleep 0.02
+  done
+}
 ]]
 
 return M

@@ -111,7 +111,7 @@ local function run_all(options, start)
   local outcomes, problem = link:share(own)
   link:close()
   if problem then
-    say("another node's launcher is gone: %s", problem)
+    say("%s", problem)
     own.status = own.status ~= 0 and own.status or 1
     return own, 0
   end

@@ -73,7 +73,11 @@ function Link:share(outcome)
   local own = ("%d %d %d %d"):format(outcome.status, outcome.rank, outcome.signal, outcome.stopped and 1 or 0)
   local ok, texts = pcall(share, self.comm, own, outcome.status == 0 and WORKING or self.timeout)
   if not ok then
-    return nil, tostring(texts.message or texts)
+    local problem = texts -- the launchers' ranks are the nodes
+    if type(problem) ~= "table" or not (problem.culprits and problem.culprits[1]) then
+      error(problem, 0)
+    end
+    return nil, ("node %s's launcher is gone"):format(table.concat(problem.culprits, ", "))
   end
   local outcomes = {}
   for node, text in ipairs(texts) do

@@ -158,9 +158,16 @@ end
 
 local function run_threads(options)
   local own = { [0] = options.script, unpack(options.arguments) }
-  require("luda.dist.spawn").run_script(options.ranks, options.script, own,
+  local ok, err = pcall(require("luda.dist.spawn").run_script, options.ranks, options.script, own,
     { timeout = options.timeout, devices = #options.devices > 0 and options.devices or nil })
-  return 0
+  if ok then
+    return 0
+  elseif type(err) ~= "table" or not err.rank then
+    error(err, 0)
+  end
+  io.stderr:write("luda: ", err.op and err.op .. ": " or "", err.message, "\n", (err.traceback:gsub("^\n", "")),
+    ("\nluda run: rank %d failed; the others were stopped\n"):format(err.rank))
+  return 1
 end
 
 ---@param list string[]

@@ -7,9 +7,11 @@ local M = {}
 
 --- The variables of each launcher. The first whose `rank` (and `step`) is set counts; `job` tells its jobs apart.
 local LAUNCHERS = {
-  { name = "luda run", rank = "LUDA_RANK", size = "LUDA_WORLD_SIZE", local_rank = "LUDA_LOCAL_RANK", node = "LUDA_NODE", job = {} },
+  { name = "luda run", rank = "LUDA_RANK", size = "LUDA_WORLD_SIZE", local_rank = "LUDA_LOCAL_RANK", node = "LUDA_NODE",
+    job = {} },
   { name = "torchrun", rank = "RANK", size = "WORLD_SIZE", local_rank = "LOCAL_RANK", node = "GROUP_RANK",
-    local_size = "LOCAL_WORLD_SIZE", job = { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT" } },
+    local_size = "LOCAL_WORLD_SIZE",
+    job = { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT" } },
   { name = "mpirun", rank = "OMPI_COMM_WORLD_RANK", size = "OMPI_COMM_WORLD_SIZE", local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
     local_size = "OMPI_COMM_WORLD_LOCAL_SIZE", job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
   -- A batch script has a rank too, but is no rank: only steps (srun) are.
@@ -87,8 +89,8 @@ local function host_of_rank_0(launcher, place)
   local host = os.getenv("MASTER_ADDR") or (launcher.host and first_host(value_of(launcher.host) or ""))
   if not host then
     errors.raise("invalid", "init: rank %d of %d was started by %s, which does not say where rank 0 is: set MASTER_ADDR (an "
-      .. "address of its host) or LUDA_RENDEZVOUS (host:port of the meeting) on all ranks, or use luda run", place.rank, place.size,
-      launcher.name)
+      .. "address of its host) or LUDA_RENDEZVOUS (host:port of the meeting) on all ranks, or use luda run", place.rank,
+      place.size, launcher.name)
   end
   return host:find(":", 1, true) and "[" .. host .. "]" or host
 end
@@ -124,8 +126,8 @@ function M.meeting(place)
   local launcher = launcher_here()
   local words = job_of(launcher)
   if not words then
-    errors.raise("invalid", "init: rank %d of %d was started by %s, but neither LUDA_RENDEZVOUS (host:port of the meeting) is set "
-      .. "nor %s; start the ranks with luda run", place.rank, place.size, launcher.name,
+    errors.raise("invalid", "init: rank %d of %d was started by %s, but neither LUDA_RENDEZVOUS (host:port of the meeting) is "
+      .. "set nor %s; start the ranks with luda run", place.rank, place.size, launcher.name,
       #launcher.job > 0 and table.concat(launcher.job, ", ") or "LUDA_SESSION")
   end
   local id = session("job", place.size, unpack(words))
