@@ -69,11 +69,11 @@ describe("the transport mpi", function()
         comm:barrier { timeout = 20 }
         if comm.rank == 1 then os.execute("sleep 1.5") end
         local ok, err = pcall(comm.barrier, comm)
-        print("rank " .. comm.rank .. " timeout " .. err.code .. " " .. table.concat(err.culprits, " "))
+        io.write("rank " .. comm.rank .. " timeout " .. err.code .. " " .. table.concat(err.culprits, " ") .. "\n")
         comm:barrier { timeout = 20 }
         if comm.rank == 2 then return comm:close() end
         ok, err = pcall(comm.barrier, comm, { timeout = 20 })
-        print("rank " .. comm.rank .. " left " .. err.code .. " " .. table.concat(err.culprits, " "))]])
+        io.write("rank " .. comm.rank .. " left " .. err.code .. " " .. table.concat(err.culprits, " ") .. "\n")]])
       local text, status = launched(("%s %s -np 3 %s/luda %s/late.lua"):format(family.launcher, family.options, build, folder))
       assert.equal(0, status, text)
       for rank = 0, 2 do

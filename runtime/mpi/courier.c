@@ -299,6 +299,11 @@ luda_status luda__courier_listen(void)
     return LUDA_OK;
 }
 
+static bool behind_data(const luda_packet *packet)
+{
+    return packet->kind == LUDA_PACKET_DATA || (packet->kind == LUDA_PACKET_LEAVE && packet->bytes == 1);
+}
+
 luda_status luda__courier_post(int to, const luda_packet *packet, const void *payload)
 {
     parcel *p = malloc(sizeof *p + sizeof *packet + packet->payload);
@@ -306,7 +311,7 @@ luda_status luda__courier_post(int to, const luda_packet *packet, const void *pa
         return luda_set_error(LUDA_ENOMEM, "mpi: no memory for a message");
     p->next = NULL;
     p->to = to;
-    p->tag = packet->kind == LUDA_PACKET_DATA ? LUDA_MPI_DATA : LUDA_MPI_CONTROL;
+    p->tag = behind_data(packet) ? LUDA_MPI_DATA : LUDA_MPI_CONTROL;
     p->size = sizeof *packet + packet->payload;
     memcpy(p->bytes, packet, sizeof *packet);
     if (packet->payload > 0)

@@ -18,6 +18,7 @@ typedef struct group {
     bool known; /* `world` is filled in */
     int32_t *world;   /* [size], ranks of MPI's world */
     luda_mail **mail; /* [size], of messages that have come in part */
+    uint8_t *left;    /* [size], which of its two farewells have come, a bit each */
 } group;
 
 /* A part that its leader waits to be complete. */
@@ -46,6 +47,7 @@ static void free_group(group *g)
     luda_board_release(g->board);
     free(g->world);
     free(g->mail);
+    free(g->left);
     free(g);
 }
 
@@ -59,8 +61,9 @@ static luda_status new_group(uint64_t id, int rank, int size, group **out)
         g->size = size;
         g->world = calloc((size_t)size, sizeof *g->world);
         g->mail = calloc((size_t)size, sizeof *g->mail);
+        g->left = calloc((size_t)size, sizeof *g->left);
     }
-    if (!g || !g->world || !g->mail || luda_board_new(size, rank, &g->board) != LUDA_OK) {
+    if (!g || !g->world || !g->mail || !g->left || luda_board_new(size, rank, &g->board) != LUDA_OK) {
         if (g)
             free_group(g);
         return luda_set_error(LUDA_ENOMEM, "mpi: no memory for a group");
@@ -141,10 +144,16 @@ static luda_status mpi_send(void *state, int to, luda_slot_name slot, const void
     return status;
 }
 
+static void say_farewell(const group *g)
+{
+    luda_packet packet = packet_of(g, LUDA_PACKET_LEAVE);
+    for (packet.bytes = 0; packet.bytes < 2; packet.bytes++)
+        post_to_all(g, &packet, NULL);
+}
+
 static void mpi_close(void *state)
 {
-    luda_packet packet = packet_of(state, LUDA_PACKET_LEAVE);
-    post_to_all(state, &packet, NULL);
+    say_farewell(state);
     luda__courier_flush();
 }
 
@@ -339,7 +348,9 @@ static void receive(group *g, const luda_packet *packet, const void *payload)
         luda_board_alive(g->board, packet->from, packet->sequence, packet->bytes != 0);
         break;
     case LUDA_PACKET_LEAVE:
-        luda_board_lost(g->board, packet->from, 1, NULL);
+        g->left[packet->from] |= (uint8_t)(1u << (packet->bytes & 1));
+        if (g->left[packet->from] == 3)
+            luda_board_lost(g->board, packet->from, 1, NULL);
         break;
     case LUDA_PACKET_TABLE:
         if (packet->payload == (size_t)g->size * sizeof *g->world)
@@ -378,10 +389,8 @@ void luda__groups_lost(int rank)
 void luda__groups_leave(void)
 {
     pthread_mutex_lock(&lock);
-    for (group *g = groups; g; g = g->next) {
-        luda_packet packet = packet_of(g, LUDA_PACKET_LEAVE);
-        post_to_all(g, &packet, NULL);
-    }
+    for (group *g = groups; g; g = g->next)
+        say_farewell(g);
     pthread_mutex_unlock(&lock);
 }
 

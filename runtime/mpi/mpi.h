@@ -40,7 +40,7 @@ typedef enum luda_packet_kind {
     LUDA_PACKET_FAULT,    /* a luda_comm_fault of call `sequence` */
     LUDA_PACKET_QUERY,
     LUDA_PACKET_ALIVE,    /* the call its thread is at; bytes: whether it waits there */
-    LUDA_PACKET_LEAVE,
+    LUDA_PACKET_LEAVE,    /* sent twice, behind the data (bytes 1) and behind everything else (bytes 0): either may overtake the other */
     LUDA_PACKET_ENTER,    /* to the leader of a new group: bytes is the sender's rank of the world */
     LUDA_PACKET_TABLE,    /* from the leader: ranks of the world, int32 */
     LUDA_PACKET_DATA,     /* a piece of a message */

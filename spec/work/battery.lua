@@ -76,5 +76,5 @@ if dist.thread_comm() then
   end
 end
 local comm = dist.init { timeout = 20 }
-print(("rank %d %s| %s"):format(comm.rank, comm.transport, battery(comm)))
+io.write(("rank %d %s| %s\n"):format(comm.rank, comm.transport, battery(comm))) -- one write: lines of ranks must not mix
 comm:close()
