@@ -33,6 +33,19 @@ describe("orphans", function()
     end)
   end
 
+  it("are no ranks, also when all that watch them are killed at once", function()
+    local mark, place = runs.mark(), helper.new_folder() .. "/rank"
+    runs.output(runs.SHELL .. ([[
+      export LUDA_SPEC_MARK=%s
+      %s run -n 2 spec/work/run_stops.lua deaf %s > /dev/null 2>&1 & launcher=$!
+      await %s.0 %s.1
+      keeper=$(awk '/^PPid/ { print $2 }' /proc/$(cat %s.0)/status)
+      kill -STOP $keeper; kill -9 $launcher $keeper]]):format(mark, runs.program, place, place, place, place))
+    assert.truthy(runs.wait_for(function()
+      return runs.count(mark) == 0
+    end), "ranks are left")
+  end)
+
   it("are counted by the word in their environment", function()
     local mark = runs.mark()
     os.execute(("LUDA_SPEC_MARK=%s sleep 1 &"):format(mark))

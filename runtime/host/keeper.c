@@ -1,7 +1,8 @@
 /*
  * The keeper: the parent of the ranks, in a process group of its own, so that what is sent to the launcher's group (a
- * terminal's Ctrl-C, `timeout`) reaches the ranks once, through the launcher. It adopts what ranks leave behind and ends it
- * with them. A rank asks the kernel to be killed with the keeper; what such a rank leaves is adopted by the launcher.
+ * terminal's Ctrl-C, `timeout`) reaches the ranks once, through the launcher. A keeper that was stopped goes on at the
+ * launcher's end, as its group has no parent then (POSIX). It adopts what ranks leave behind and ends it with them. A rank
+ * asks the kernel to be killed with the keeper; what such a rank leaves is adopted by the launcher.
  */
 #include "launch.h"
 
@@ -31,7 +32,7 @@ typedef struct keeper {
     struct pollfd *waits;
     luda__sink sinks[2];
     int running, stops, heard;
-    bool told, hurried, asked, swept;
+    bool told, hurried, asked, swept, quiet;
     double told_at, ask_at, kill_at, ended_at; /* 0: not yet */
     luda_launch_report seen;
 } keeper;
@@ -212,6 +213,7 @@ static int pass_output(keeper *k)
     }
     waits[count + 2] = (struct pollfd){ .fd = k->orders, .events = POLLIN };
     int ready = poll(waits, (nfds_t)count + 3, POLL_MS);
+    k->quiet = ready == 0 && k->sinks[0].used == 0 && k->sinks[1].used == 0;
     for (int i = 0; i < count; i++) {
         luda__stream *stream = &k->ranks[i / 2].streams[i % 2];
         if (ready > 0 && waits[i].revents && luda__sink_has_room(stream->to))
@@ -277,8 +279,9 @@ static void supervise(keeper *k)
             continue;
         if (k->ended_at == 0)
             k->ended_at = luda__host_now();
-        if (open == 0 || (k->swept && k->hurried))
-            return; /* whoever asked twice does not wait for a reader of the output either */
+        /* An output may be held open by a stranger; whoever asked twice does not wait for a reader either. */
+        if (open == 0 || (k->swept && (k->hurried || k->quiet)))
+            return;
         double drain = k->told || k->seen.rank >= 0 ? SHORT_DRAIN : DRAIN;
         if (!k->swept && luda__host_now() > k->ended_at + drain) {
             k->swept = true; /* what holds an output open */
@@ -294,7 +297,6 @@ _Noreturn void luda__keep(const luda_launch_options *options, int orders, int an
     size_t ranks = (size_t)options->ranks;
     setpgid(0, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    prctl(PR_SET_PDEATHSIG, SIGCONT); /* a keeper that was stopped hears of the launcher's end */
     sigaction(SIGPIPE, &ignore, NULL);
     close_sockets();
     if (!k || !(k->ranks = calloc(ranks, sizeof *k->ranks)) || !(k->waits = calloc(2 * ranks + 3, sizeof *k->waits)))
