@@ -23,7 +23,7 @@ elseif what == "steps" then
   local comm = luda.dist.init { timeout = 60 }
   number = comm.rank
   luda.stop_requested(comm)
-  for step = 1, 1e6 do
+  for step = 1, 5000 do
     if step == 3 then
       under_way()
     end
@@ -34,6 +34,14 @@ elseif what == "steps" then
     end
   end
   comm:close()
+elseif what == "saving" then -- takes a while to end
+  luda.stop_requested()
+  under_way()
+  while not luda.stop_requested() do
+    ffi.C.usleep(1000)
+  end
+  ffi.C.usleep(600000)
+  print(("rank %s has saved"):format(number))
 elseif what == "deaf" then
   luda.stop_requested()
   under_way()
