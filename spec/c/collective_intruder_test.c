@@ -2,7 +2,7 @@
  * Somebody on the wire between two ranks, who changes, repeats, drops, swaps, inserts, cuts and listens; and at the
  * rendezvous those who do not know the secret. The ranks are threads of this program, whose connect() leads them astray.
  */
-#include "collective_ranks.h"
+#include "collective_joiners.h"
 
 #include "../../runtime/collective/secret.h"
 
@@ -12,8 +12,6 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-
-static const char SECRET[] = "correct horse battery staple 0123";
 
 /* --- The intruder: between rank 1, which calls, and rank 0, which answers --- */
 
@@ -173,61 +171,6 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
     getsockname(r->listener, (struct sockaddr *)&here, &bytes);
     pthread_create(&relays[atomic_fetch_add(&relay_count, 1)], NULL, run_relay, r);
     return (int)syscall(SYS_connect, fd, &here, sizeof here);
-}
-
-/* --- Ranks --- */
-
-static luda_comm_options with(const char *secret, bool encrypt, double timeout)
-{
-    return (luda_comm_options){ .size = sizeof(luda_comm_options), .timeout = timeout, .secret = secret,
-                                .secret_bytes = secret ? strlen(secret) : 0, .encrypt = encrypt };
-}
-
-typedef struct applicant {
-    luda_rendezvous *home;
-    int rank, size;
-    const char *secret;
-    bool encrypt;
-    double timeout;
-    luda_status status;
-    luda_comm *comm;
-    char text[256];
-} applicant;
-
-static void *apply(void *opaque)
-{
-    applicant *a = opaque;
-    luda_comm_options options = with(a->secret, a->encrypt, a->timeout);
-    a->status = luda_comm_connect(luda_rendezvous_address(a->home), luda_rendezvous_session(a->home), a->rank, a->size,
-                                  &options, &a->comm);
-    if (a->status != LUDA_OK)
-        snprintf(a->text, sizeof a->text, "%s", luda_last_error());
-    return NULL;
-}
-
-static luda_rendezvous *meeting(int size, const char *secret)
-{
-    luda_comm_options options = with(secret, false, 0);
-    luda_rendezvous *home = NULL;
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, &options, &home));
-    return home;
-}
-
-static void join_all(luda_rendezvous *home, int size, const char *secret, bool encrypt, luda_comm **comms)
-{
-    pthread_t threads[MOST];
-    applicant a[MOST];
-    for (int r = 0; r < size; r++) {
-        a[r] = (applicant){ .home = home, .rank = r, .size = size, .secret = secret, .encrypt = encrypt, .timeout = 10 };
-        pthread_create(&threads[r], NULL, apply, &a[r]);
-    }
-    for (int r = 0; r < size; r++) {
-        pthread_join(threads[r], NULL);
-        EXPECT(a[r].status == LUDA_OK);
-        if (a[r].status != LUDA_OK)
-            printf("%s\n", a[r].text);
-        comms[r] = a[r].comm;
-    }
 }
 
 /* --- Something is done to what one rank sends to the other --- */

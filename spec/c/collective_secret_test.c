@@ -1,5 +1,5 @@
 /* Shared secrets: the greeting and the seal alone, and what libsodium makes of the same words through other functions. */
-#include "collective_ranks.h"
+#include "collective_joiners.h"
 
 #include "../../runtime/collective/secret.h"
 
@@ -11,17 +11,9 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-static const char SECRET[] = "correct horse battery staple 0123", OTHER[] = "correct horse battery staple 0124";
-
-static luda_comm_options with(const char *secret, bool encrypt)
-{
-    return (luda_comm_options){ .size = sizeof(luda_comm_options), .timeout = 10, .secret = secret,
-                                .secret_bytes = secret ? strlen(secret) : 0, .encrypt = encrypt };
-}
-
 static luda_secret *secret_of(const char *text, bool encrypt)
 {
-    luda_comm_options options = with(text, encrypt);
+    luda_comm_options options = with(text, encrypt, 0);
     luda_secret *secret = NULL;
     EXPECT_OK(luda__secret_new(&options, "test", &secret));
     return secret;
