@@ -33,7 +33,7 @@ end
 local function settings_of(op, options)
   local settings, secret = ffi.new("luda_comm_options"), options.secret
   if secret ~= nil and type(secret) ~= "string" then
-    errors.raise("invalid", "%s: secret must be a string, not %s", op, args.describe(secret))
+    errors.raise("invalid", "%s: secret must be a string, not a %s", op, type(secret))
   end
   settings.size, settings.timeout = ffi.sizeof(settings), args.number(op, "timeout", options.timeout or 0)
   settings.encrypt = options.encrypt and 1 or 0
