@@ -731,8 +731,8 @@ LUDA_API const char *luda_comm_failure(const luda_comm *comm, int index, int32_t
  *
  * Without options->secret only loopback addresses are bound and connected to. With it, which all ranks must give too, both
  * ends of every connection first prove that they know it, and everything later is authenticated: what was altered, replayed
- * or left out on the way fails the connection (LUDA_EPEER names the rank). options->encrypt also hides what is sent, from
- * those who do not know the secret then or later. Needs libsodium (LUDA_ENOTSUP).
+ * or left out on the way fails the connection (LUDA_EPEER names the rank). options->encrypt also hides what is sent, even
+ * from who learns the secret later. Needs libsodium (LUDA_ENOTSUP).
  */
 typedef struct luda_rendezvous luda_rendezvous;
 LUDA_API luda_status luda_rendezvous_new(const char *bind, const char *session, int size, const luda_comm_options *options,

@@ -87,7 +87,7 @@ end)
 
 describe("a secret", function()
   it("has sixteen bytes or more, and is a string", function()
-    local err = assert.raises("invalid", "the secret has 5 bytes and needs at least 16; \"head %-c 32 /dev/urandom", dist.rendezvous,
+    local err = assert.raises("invalid", "5 bytes and needs at least 16; \"head %-c 32 /dev/urandom", dist.rendezvous,
       { size = 2, secret = "short" })
     assert.is_nil(err.message:find("short", 1, true))
     assert.raises("invalid", "secret must be a string, not a number$", dist.rendezvous, { size = 2, secret = 1234567890123456 })

@@ -19,6 +19,8 @@ static struct {
     int (*sodium_memcmp)(const void *a, const void *b, size_t bytes);
     int (*crypto_generichash)(byte *out, size_t out_bytes, const byte *in, length in_bytes, const byte *key,
                               size_t key_bytes);
+    int (*crypto_scalarmult_base)(byte *public, const byte *private);
+    int (*crypto_scalarmult)(byte *shared, const byte *private, const byte *public);
     int (*crypto_aead_chacha20poly1305_ietf_encrypt_detached)(byte *out, byte *tag, length *tag_bytes, const byte *in,
                                                               length bytes, const byte *beside, length beside_bytes,
                                                               const byte *unused, const byte *nonce, const byte *key);
@@ -40,6 +42,8 @@ static bool open_library(const char *name)
     FIND(sodium_memzero)
     FIND(sodium_memcmp)
     FIND(crypto_generichash)
+    FIND(crypto_scalarmult_base)
+    FIND(crypto_scalarmult)
     FIND(crypto_aead_chacha20poly1305_ietf_encrypt_detached)
     FIND(crypto_aead_chacha20poly1305_ietf_decrypt_detached)
 #undef FIND
@@ -319,12 +323,25 @@ enum { AT_ANSWERER = LUDA_FRAME_BYTES, AT_ENCRYPT = AT_ANSWERER + 4, AT_CALLER =
        AT_ANSWER = AT_CALLER + LUDA_NONCE_BYTES, WORDS = AT_ANSWER + LUDA_NONCE_BYTES };
 enum { CALLER_PROOF = 1, ANSWERER_PROOF, CALLER_KEY, ANSWERER_KEY };
 
-static void derive(const luda_greeting *g, int purpose, uint8_t out[LUDA_KEY_BYTES])
+/* shared: of the two fresh keys, or NULL. */
+static void derive(const luda_greeting *g, int purpose, const uint8_t *shared, uint8_t out[LUDA_KEY_BYTES])
 {
-    uint8_t words[WORDS + 1];
+    uint8_t words[WORDS + 1 + LUDA_KEY_BYTES];
     memcpy(words, g->words, WORDS);
     words[WORDS] = (uint8_t)purpose;
-    sodium.crypto_generichash(out, LUDA_KEY_BYTES, words, sizeof words, g->secret->key, LUDA_KEY_BYTES);
+    if (shared)
+        memcpy(words + WORDS + 1, shared, LUDA_KEY_BYTES);
+    sodium.crypto_generichash(out, LUDA_KEY_BYTES, words, WORDS + 1 + (shared ? LUDA_KEY_BYTES : 0), g->secret->key,
+                              LUDA_KEY_BYTES);
+    sodium.sodium_memzero(words, sizeof words);
+}
+
+/* A fresh key pair, whose public half is also this side's nonce. */
+static luda_status make_key(luda_greeting *g, uint8_t *public)
+{
+    LUDA_TRY(luda__random_bytes(g->key, LUDA_KEY_BYTES));
+    sodium.crypto_scalarmult_base(public, g->key);
+    return LUDA_OK;
 }
 
 static void begin(luda_greeting *g, const luda_secret *secret, uint32_t answerer, bool calls)
@@ -347,7 +364,7 @@ luda_status luda__greeting_call(luda_greeting *g, const luda_secret *secret, con
 {
     luda_frame frame = *who;
     begin(g, secret, answerer, true);
-    LUDA_TRY(luda__random_bytes(g->words + AT_CALLER, LUDA_NONCE_BYTES));
+    LUDA_TRY(make_key(g, g->words + AT_CALLER));
     frame.kind = LUDA_FRAME_KNOCK;
     frame.payload = LUDA_NONCE_BYTES + 1;
     luda__frame_write(&frame, g->words);
@@ -367,25 +384,30 @@ void luda__greeting_await(luda_greeting *g, const luda_secret *secret, uint32_t 
 static bool proves(const luda_greeting *g, int purpose, const uint8_t *proof)
 {
     uint8_t right[LUDA_KEY_BYTES];
-    derive(g, purpose, right);
+    derive(g, purpose, NULL, right);
     return sodium.sodium_memcmp(right, proof, sizeof right) == 0;
 }
 
-static luda_seal *new_seal(const luda_greeting *g)
+static luda_seal *new_seal(luda_greeting *g)
 {
+    uint8_t shared[LUDA_KEY_BYTES];
     luda_seal *seal = calloc(1, sizeof *seal);
-    if (!seal)
+    if (!seal || sodium.crypto_scalarmult(shared, g->key, g->words + (g->calls ? AT_ANSWER : AT_CALLER)) != 0) {
+        free(seal);
         return NULL;
+    }
     seal->encrypt = g->encrypt;
-    derive(g, g->calls ? CALLER_KEY : ANSWERER_KEY, seal->out.key);
-    derive(g, g->calls ? ANSWERER_KEY : CALLER_KEY, seal->in.key);
+    derive(g, g->calls ? CALLER_KEY : ANSWERER_KEY, shared, seal->out.key);
+    derive(g, g->calls ? ANSWERER_KEY : CALLER_KEY, shared, seal->in.key);
+    sodium.sodium_memzero(shared, sizeof shared);
+    sodium.sodium_memzero(g->key, sizeof g->key);
     return seal;
 }
 
 static size_t say_proof(const luda_greeting *g, int purpose, uint8_t *message)
 {
     uint8_t proof[LUDA_KEY_BYTES];
-    derive(g, purpose, proof);
+    derive(g, purpose, NULL, proof);
     return say(LUDA_FRAME_PROOF, proof, message);
 }
 
@@ -398,7 +420,7 @@ luda_greeted luda__greeting_take(luda_greeting *g, const luda_frame *frame, cons
         return LUDA_GREETED_WRONG;
     g->next = LUDA_FRAME_PROOF;
     if (frame->kind == LUDA_FRAME_KNOCK) {
-        if (luda__random_bytes(g->words + AT_ANSWER, LUDA_NONCE_BYTES) != LUDA_OK)
+        if (make_key(g, g->words + AT_ANSWER) != LUDA_OK)
             return LUDA_GREETED_WRONG;
         luda__frame_write(frame, g->words);
         memcpy(g->words + AT_CALLER, payload, LUDA_NONCE_BYTES);

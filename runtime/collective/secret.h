@@ -21,14 +21,16 @@ bool luda__secret_encrypts(const luda_secret *secret);
 /*
  * --- The greeting ---
  *
- * caller to answerer: KNOCK, who it is, a nonce and whether it encrypts
- * back: CHALLENGE, a nonce
+ * caller to answerer: KNOCK, who it is, a fresh public key (X25519) and whether it encrypts
+ * back: CHALLENGE, another fresh public key
  * caller to answerer: PROOF, a hash of all of that, keyed with the secret
  * back: PROOF, another
  *
  * The answerer, whose port is open to strangers, shows nothing that depends on the secret until the caller has proved that
- * it knows it. The proofs and the keys of the two directions are four different hashes over the header of KNOCK (session,
- * rank, size, channel), the answerer and both nonces: none of them is good for another place, side or time.
+ * it knows it. The proofs and the keys of the two directions are four different hashes (BLAKE2b) over the header of KNOCK
+ * (session, rank, size, channel), the answerer and both public keys: none is good for another place, side or time. The
+ * directions' keys are hashes of what the two fresh keys have in common as well, so that who learns the secret later cannot
+ * read what was recorded.
  */
 
 enum { LUDA_NONCE_BYTES = 32, LUDA_KEY_BYTES = 32, LUDA_GREETING_BYTES = LUDA_FRAME_BYTES + LUDA_NONCE_BYTES + 1 };
@@ -38,6 +40,7 @@ typedef struct luda_greeting {
     const luda_secret *secret; /* lent */
     bool calls, encrypt;
     luda_frame_kind next; /* what the other side must say; LUDA_FRAME_COUNT: nothing */
+    uint8_t key[LUDA_KEY_BYTES]; /* the private half of this side's, until the end */
     uint8_t words[LUDA_FRAME_BYTES + 4 + 1 + 2 * LUDA_NONCE_BYTES]; /* what both sides have agreed on, for hashing */
 } luda_greeting;
 

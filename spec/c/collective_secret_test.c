@@ -133,6 +133,7 @@ static struct {
     int (*generichash_init)(void *state, const uint8_t *key, size_t key_bytes, size_t out_bytes);
     int (*generichash_update)(void *state, const uint8_t *in, unsigned long long bytes);
     int (*generichash_final)(void *state, uint8_t *out, size_t bytes);
+    int (*scalarmult)(uint8_t *shared, const uint8_t *private, const uint8_t *public);
     int (*stream)(uint8_t *out, unsigned long long bytes, const uint8_t *nonce, const uint8_t *key);
     int (*onetimeauth)(uint8_t *out, const uint8_t *in, unsigned long long bytes, const uint8_t *key);
 } other_way;
@@ -178,28 +179,32 @@ static void test_known_answers(void)
     *(void **)&other_way.generichash_init = symbol(library, "crypto_generichash_init");
     *(void **)&other_way.generichash_update = symbol(library, "crypto_generichash_update");
     *(void **)&other_way.generichash_final = symbol(library, "crypto_generichash_final");
+    *(void **)&other_way.scalarmult = symbol(library, "crypto_scalarmult_curve25519");
     *(void **)&other_way.stream = symbol(library, "crypto_stream_chacha20_ietf");
     *(void **)&other_way.onetimeauth = symbol(library, "crypto_onetimeauth");
     for (int encrypt = 0; encrypt < 2; encrypt++) {
         luda_secret *secret = secret_of(SECRET, encrypt);
         luda_greeting caller, called;
         luda_frame who = hello(), frame = { .kind = LUDA_FRAME_DATA, .payload = 5, .sequence = 77 };
-        uint8_t said[4][LUDA_GREETING_BYTES], master[32], right[32], plain[LUDA_FRAME_BYTES + 5], sealed[256];
+        uint8_t said[4][LUDA_GREETING_BYTES], master[32], right[32], shared[32], none[32] = { 0 }, plain[LUDA_FRAME_BYTES + 5], sealed[256];
         luda_seal *seals[2];
         int ends[2];
         EXPECT_OK(luda__greeting_call(&caller, secret, &who, 2, said[0]));
         luda__greeting_await(&called, secret, 2);
         EXPECT(hear(&called, said[0], said[1], NULL) == LUDA_GREETED_ON);
         EXPECT(hear(&caller, said[1], said[2], NULL) == LUDA_GREETED_ON);
+        /* The side of the one who answers; the seal below is the caller's. */
+        EXPECT(other_way.scalarmult(shared, called.key, said[0] + LUDA_FRAME_BYTES) == 0);
         EXPECT(hear(&called, said[2], said[3], &seals[0]) == LUDA_GREETED_DONE);
+        EXPECT(memcmp(called.key, none, 32) == 0);
         EXPECT(hear(&caller, said[3], sealed, &seals[1]) == LUDA_GREETED_DONE);
         hash((const uint8_t *)"LUDA shared secret", 18, &(words){ SECRET, strlen(SECRET) }, 1, master);
         for (int purpose = 1; purpose <= 3; purpose++) {
             const uint8_t called_rank[4] = { 2 }, flag = (uint8_t)encrypt, number = (uint8_t)purpose;
-            const words all[] = { { said[0], LUDA_FRAME_BYTES }, { called_rank, 4 },
-                                  { &flag, 1 },                  { said[0] + LUDA_FRAME_BYTES, 32 },
-                                  { said[1] + LUDA_FRAME_BYTES, 32 }, { &number, 1 } };
-            hash(master, 32, all, 6, right);
+            const words all[] = { { said[0], LUDA_FRAME_BYTES },      { called_rank, 4 }, { &flag, 1 },
+                                  { said[0] + LUDA_FRAME_BYTES, 32 }, { said[1] + LUDA_FRAME_BYTES, 32 },
+                                  { &number, 1 },                     { shared, 32 } };
+            hash(master, 32, all, purpose < 3 ? 6 : 7, right);
             if (purpose < 3)
                 EXPECT(memcmp(right, said[1 + purpose] + LUDA_FRAME_BYTES, 32) == 0);
         }

@@ -1,4 +1,5 @@
---- A rank with a secret, or a rendezvous for such ranks: `secret.lua rank [encrypt]`, `secret.lua serve ADDRESS SESSION SIZE [FILE]`.
+--- `secret.lua rank [encrypt]`: a rank, with the secret of the environment. `secret.lua serve ADDRESS SESSION SIZE [FILE]`: a
+--- rendezvous.
 
 local luda = require "luda"
 local dist = luda.dist
