@@ -171,6 +171,7 @@ describe("ranks on two hosts", function()
     with_file(SECRET, function(file)
       expect_right(meet("[fd77::1]:4000", "[fd77::1]:4000", "[fd77::1]:4000", file), 2)
       expect_right(meet("0.0.0.0:4000", "10.77.0.1:4000", "10.77.0.1:4000", file), 2)
+      expect_right(meet("[::]:4000", "[fd77::1]:4000", "10.77.0.1:4000", file), 2)
     end)
   end)
 

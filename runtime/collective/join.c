@@ -94,8 +94,13 @@ static luda_status greet_server(joining *j)
     luda_frame frame = introduction(j, LUDA_FRAME_KNOCK, 0);
     LUDA_TRY(luda__greeting_call(&greeting, j->origin.secret, &frame, LUDA_ANSWERER_SERVER, message));
     while (bytes > 0) {
+        luda_status status;
         LUDA_TRY(luda__socket_write(&j->server, message, bytes, j->deadline));
-        LUDA_TRY(read_answer(j, &frame, payload));
+        status = read_answer(j, &frame, payload);
+        if (status == LUDA_ETIMEOUT)
+            return luda__fail(status, "connect: timed out after %g s: the rendezvous does not answer", j->timeout);
+        if (status != LUDA_OK)
+            return status;
         if (luda__greeting_take(&greeting, &frame, payload, message, &bytes, &j->server.seal) == LUDA_GREETED_WRONG)
             return luda__fail(LUDA_EPEER, "connect: what answers at that address does not know the secret");
     }

@@ -72,8 +72,10 @@ const char *luda__address_text(const luda_address *address, char *buffer, size_t
 
 bool luda__address_is_loopback(const luda_address *address)
 {
-    if (address->storage.ss_family == AF_INET6)
-        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)&address->storage)->sin6_addr);
+    if (address->storage.ss_family == AF_INET6) {
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)&address->storage)->sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
+    }
     return ntohl(((const struct sockaddr_in *)&address->storage)->sin_addr.s_addr) >> 24 == 127;
 }
 

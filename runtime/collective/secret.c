@@ -37,7 +37,7 @@ static bool open_library(const char *name)
     bool complete = handle != NULL;
 #define FIND(name)                                                                                                     \
     if (complete)                                                                                                      \
-        complete = (*(void **)&sodium.name = dlsym(handle, #name)) != NULL;
+        complete = (sodium.name = (__typeof__(sodium.name))dlsym(handle, #name)) != NULL;
     FIND(sodium_init)
     FIND(sodium_memzero)
     FIND(sodium_memcmp)
@@ -56,8 +56,7 @@ static void find_library(void)
     if (wanted && *wanted)
         usable = open_library(wanted);
     else
-        usable = open_library("libsodium.so.23") || open_library("libsodium.so.26") || open_library("libsodium.so") ||
-                 open_library("libsodium.dylib");
+        usable = open_library("libsodium.so.23") || open_library("libsodium.so.26") || open_library("libsodium.so");
 }
 
 /* --- The secret --- */
