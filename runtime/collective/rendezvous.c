@@ -145,6 +145,12 @@ static void join(guest *g, const luda_frame *frame)
     bool all = true;
     if (!belongs(g, frame))
         return;
+    if (home->complete || home->joined[frame->rank]) {
+        snprintf(why, sizeof why,
+                 home->complete ? "the group is complete already" : "another process is rank %u already", frame->rank);
+        refuse(g, why);
+        return;
+    }
     for (int r = 0; r < home->size; r++)
         if (home->joined[r] && home->joined[r]->greeting.encrypt != g->greeting.encrypt) {
             snprintf(why, sizeof why, "rank %d encrypts and rank %d does not; encrypt must be equal on all ranks",
@@ -152,12 +158,6 @@ static void join(guest *g, const luda_frame *frame)
             refuse(g, why);
             return;
         }
-    if (home->complete || home->joined[frame->rank]) {
-        snprintf(why, sizeof why,
-                 home->complete ? "the group is complete already" : "another process is rank %u already", frame->rank);
-        refuse(g, why);
-        return;
-    }
     luda__address_set_port(&g->address, g->bytes[LUDA_FRAME_BYTES] | g->bytes[LUDA_FRAME_BYTES + 1] << 8);
     g->rank = (int)frame->rank;
     home->strangers--;
