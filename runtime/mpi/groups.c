@@ -425,6 +425,9 @@ static luda_status open_world(const char *address, const char *session, int rank
     group *g;
     bool second;
     luda_status status;
+    if (options && options->size >= sizeof *options && (options->secret || options->encrypt))
+        return luda_set_error(LUDA_ENOTSUP, "mpi: what MPI carries is neither authenticated nor encrypted by LUDA; leave secret "
+                                            "and encrypt out, or use the transport tcp");
     pthread_mutex_lock(&lock);
     second = opened;
     opened = true;

@@ -150,9 +150,7 @@ end
 local function read_secret(options)
   if options.secret_file then
     lib.check(host.C.luda_secret_file_check(options.secret_file))
-    local file = assert(io.open(options.secret_file, "rb"))
-    options.secret = file:read("*a")
-    file:close()
+    options.secret = require("luda.dist.rendezvous").read_secret(options.secret_file)
   end
 end
 

@@ -37,12 +37,13 @@ function M.thread_comm()
 end
 
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one. The transport "mpi" (also
--- LUDA_TRANSPORT=mpi) uses the MPI that started the processes.
----@param options? {timeout: number?, device: string?, transport: string?}
+-- LUDA_TRANSPORT=mpi) uses the MPI that started the processes. The secret of the group is `secret`, or stands in the file
+-- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange.
+---@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?}
 ---@return luda.Comm
 function M.init(options)
   options = args.options("init", options, { timeout = tonumber(os.getenv("LUDA_TIMEOUT")) or 300, device = args.absent,
-    transport = args.absent })
+    transport = args.absent, secret = args.absent, encrypt = false })
   local ours, transport = M.thread_comm(), options.transport or os.getenv("LUDA_TRANSPORT")
   if ours and options.transport and ours.transport ~= transport then
     errors.raise("unsupported", "init: rank threads use the transport '%s'; '%s' is for processes", ours.transport, transport)
@@ -54,11 +55,11 @@ function M.init(options)
   if transport and transport ~= "tcp" then
     local known = place.launcher and place or { device = place.device }
     known.address, known.session = os.getenv("LUDA_RENDEZVOUS"), os.getenv("LUDA_SESSION")
-    return require("luda.dist.transport").open(transport, known, options.timeout)
+    return require("luda.dist.transport").open(transport, known, options)
   elseif place.size == 1 then
     return alone(options.timeout, place)
   end
-  return require("luda.dist.rendezvous").join(place, options.timeout)
+  return require("luda.dist.rendezvous").join(place, options)
 end
 
 local LAZY = {
