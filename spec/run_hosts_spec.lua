@@ -1,4 +1,4 @@
---- Ranks on several hosts: here two launchers of this one.
+--- Ranks on several hosts: here two launchers, side by side or in network namespaces with a cable between them.
 
 local helper = require "spec.helper"
 local runs = require "spec.runs"
@@ -14,16 +14,19 @@ local function address()
   return ("127.0.0.1:%d"):format(8000 + (ffi.C.getpid() * 7 + ports) % 2000)
 end
 
---- Two launchers, the second with other options where they are given; their outputs and statuses.
-local function both(options, arguments, second, act)
-  local dir, at = helper.new_folder(), address()
-  local line = runs.program .. " run --nnodes 2 --rendezvous " .. at .. " --node-rank %d %s spec/work/run_stops.lua " .. arguments
+--- Two launchers, the second with other options where they are given; their outputs and statuses. hosts: where they are.
+local function both(options, arguments, second, act, hosts)
+  local dir, at = helper.new_folder(), hosts and hosts.address or address()
+  local function line(node, own)
+    return ("%s %s run --nnodes 2 --rendezvous %s --node-rank %d %s spec/work/run_stops.lua %s"):format(
+      hosts and "exec ip netns exec " .. hosts[node] or "exec", runs.program, at, node, own, arguments)
+  end
   local text = runs.output(runs.SHELL .. ([[
-    %s > %s/0 2>&1 & first=$!
-    %s > %s/1 2>&1 & second=$!
+    (%s) > %s/0 2>&1 & first=$!
+    (%s) > %s/1 2>&1 & second=$!
     %s
     wait $first; echo "first $?"
-    wait $second; echo "second $?"]]):format(line:format(0, options), dir, line:format(1, second or options), dir, act or ""))
+    wait $second; echo "second $?"]]):format(line(0, options), dir, line(1, second or options), dir, act or ""))
   return { text = helper.read(dir .. "/0"), status = tonumber(text:match("first (%d+)")) },
     { text = helper.read(dir .. "/1"), status = tonumber(text:match("second (%d+)")) }
 end
@@ -126,5 +129,68 @@ describe("the file of a secret", function()
     status, text = complaint(nil)
     assert.equal(1, status)
     assert.truthy(text:find("No such file or directory", 1, true), text)
+  end)
+end)
+
+describe("hosts with a cable between them", function()
+  local id = runs.mark():gsub("[^%w]", ""):sub(-8)
+  local hosts = { [0] = "luda-c-" .. id, "luda-d-" .. id, address = "10.78.0.1:4100" }
+  local dir, why
+
+  setup(function()
+    why = runs.output("id -u"):match("^(%d+)") ~= "0" and "needs root"
+      or runs.output("ip netns add " .. hosts[0] .. " && echo made"):match("^made") == nil and "ip netns does not work"
+    if not why then
+      runs.output(([[ip netns add %s; ip -n %s link add cable type veth peer name cable netns %s
+        for n in "%s 1" "%s 2"; do set -- $n
+          ip -n $1 addr add 10.78.0.$2/24 dev cable; ip -n $1 link set cable up; ip -n $1 link set lo up
+        done]]):format(hosts[1], hosts[0], hosts[1], hosts[0], hosts[1]))
+    end
+  end)
+
+  before_each(function()
+    dir = helper.new_folder()
+    helper.write(dir .. "/secret", "sixteen bytes or more\n")
+    helper.write(dir .. "/other", "another secret, long enough\n")
+    os.execute(("chmod 600 %s/*"):format(dir))
+  end)
+
+  teardown(function()
+    runs.output(("ip netns del %s; ip netns del %s"):format(hosts[0], hosts[1]))
+  end)
+
+  local function cabled(name, fn)
+    it(name, function()
+      if why then
+        return pending("no network namespaces: " .. why)
+      end
+      fn(("--secret-file %s/secret"):format(dir))
+    end)
+  end
+
+  cabled("run one group with a secret, and start it again", function(secret)
+    local first, second = both("-n 2,1 --max-restarts 1 " .. secret, "fail - 1 2", nil, nil, hosts)
+    assert.same({ 0, 0 }, { first.status, second.status }, first.text .. second.text)
+    assert.truthy(second.text:find("rank 2 of 3, node 1, restart 1", 1, true), second.text)
+    assert.truthy(first.text:find("rank 2 (node 1) was killed by signal 9; restart 1 of 1", 1, true), first.text)
+  end)
+
+  cabled("are refused without a secret, and with another one", function(secret)
+    local first, second = both("-n 1 --timeout 1", "sum", nil, nil, hosts)
+    assert.is_true(first.status ~= 0 and second.status ~= 0)
+    assert.truthy(first.text:find("10.78.0.1:4100 is not a loopback address", 1, true), first.text)
+    first, second = both("-n 1 --timeout 1 " .. secret, "sum", ("-n 1 --timeout 1 --secret-file %s/other"):format(dir), nil, hosts)
+    assert.is_true(first.status ~= 0 and second.status ~= 0)
+    assert.truthy(second.text:find("secret", 1, true), second.text)
+  end)
+
+  cabled("learn that the cable was pulled", function(secret)
+    local place = dir .. "/rank"
+    local first, second = both("-n 1 --timeout 1 --max-restarts 3 " .. secret, "steps " .. place, nil,
+      ("await %s.0 %s.1; ip -n %s link set cable down"):format(place, place, hosts[1]), hosts)
+    assert.is_true(first.status ~= 0 and second.status ~= 0)
+    assert.truthy(first.text:find("all_reduce: .*rank 1"), first.text)
+    assert.truthy(first.text:find("luda run: node 1's launcher is gone", 1, true), first.text)
+    assert.truthy(second.text:find("luda run: node 0's launcher is gone", 1, true), second.text)
   end)
 end)

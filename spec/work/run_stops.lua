@@ -20,7 +20,7 @@ if what == "children" then -- of all kinds: a wrapper's, one in a session of its
   under_way()
   ffi.C.sleep(600)
 elseif what == "steps" then
-  local comm = luda.dist.init { timeout = 60 }
+  local comm = luda.dist.init {}
   number = comm.rank
   luda.stop_requested(comm)
   for step = 1, 5000 do
@@ -49,7 +49,7 @@ elseif what == "deaf" then
     ffi.C.usleep(1000)
   end
 elseif what == "fail" then -- rank 1, as often as the third argument says; the others lose it
-  local comm, restart = luda.dist.init { timeout = 60 }, tonumber(os.getenv("LUDA_RESTART"))
+  local comm, restart = luda.dist.init {}, tonumber(os.getenv("LUDA_RESTART"))
   print(("rank %d of %d, node %d, restart %d"):format(comm.rank, comm.size, comm.node, restart))
   comm:barrier()
   if comm.rank == tonumber(arg[4] or 1) and restart < tonumber(arg[3]) then
@@ -58,7 +58,7 @@ elseif what == "fail" then -- rank 1, as often as the third argument says; the o
   comm:barrier()
   comm:close()
 elseif what == "sum" then
-  local comm = luda.dist.init { timeout = 60 }
+  local comm = luda.dist.init {}
   local sum = comm:all_reduce(luda.full({ 3 }, comm.rank + 1), "sum")
   print(("rank %d of %d: sum %g, local rank %d, node %d"):format(comm.rank, comm.size, sum[1]:item(), comm.local_rank, comm.node))
   comm:close()
