@@ -88,6 +88,7 @@ end
 local LAZY = {
   spawn = "luda.dist.spawn", DataParallel = "luda.dist.parallel", record = "luda.dist.record",
   rendezvous = "luda.dist.rendezvous", connect = "luda.dist.rendezvous", group = "luda.dist.group",
+  orchestrator = "luda.dist.orchestrator",
   register = "luda.dist.peers", reset = "luda.dist.peers", Peer = "luda.dist.peers", Config = "luda.dist.peers",
 }
 
