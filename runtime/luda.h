@@ -642,6 +642,7 @@ typedef struct luda_comm_options {
     int32_t dim;       /* along which pieces are joined or cut; negative counts from the end */
     int32_t tag;       /* of send and recv: messages of one tag arrive in order */
     const char *site;  /* where the call stands in the program: goes into messages and the flight record, never compared */
+    int32_t port;      /* of luda_comm_connect: where other ranks connect to this one; 0: a free one */
 } luda_comm_options;
 
 /* The ranks of one process: out[r] is for the thread that is rank r. */

@@ -63,7 +63,10 @@ end
 --- What someone asks for, as the communicators' errors say it.
 ---@return string
 function M.text(description)
-  local words = { description.op, description.how, description.dtype }
+  local words = { description.op }
+  for _, name in ipairs { "how", "dtype" } do
+    words[#words + 1] = description[name]
+  end
   if description.shape then
     words[#words + 1] = "[" .. table.concat(description.shape, ", ") .. "]"
   end

@@ -84,13 +84,15 @@ local function enrol(post, config, peers)
     waiting.wanted, table.concat(waiting.come, ", "), former)
 end
 
---- The last node is the meeting place of the others: it has no data port to offer to anybody else.
+--- Ranks connect to those before them, so the last node's data port is free to be where all meet.
 local function connect(config, registered)
   local nodes, rank = registered.nodes, registered.node
-  local home = rank > 0 and rank == #nodes - 1 and
-    meeting.rendezvous { bind = config.node_address, session = registered.session, size = #nodes }
-  local fine, comm = pcall(meeting.connect, { address = nodes[#nodes].address, session = registered.session, rank = rank,
-    size = #nodes, timeout = math.min(config.timeout, config.request_timeout) })
+  local last, session, home = rank == #nodes - 1, registered.session, nil
+  local fine, comm = pcall(function()
+    home = last and rank > 0 and meeting.rendezvous { bind = config.node_address, session = session, size = #nodes }
+    return meeting.connect { address = nodes[#nodes].address, session = session, rank = rank, size = #nodes,
+      timeout = math.min(config.timeout, config.request_timeout), port = last and 0 or config.data_service_port }
+  end)
   if home then
     home:close()
   end

@@ -40,16 +40,18 @@ function M.rendezvous(options)
 end
 
 --- Joins a meeting; returns when all ranks have come.
----@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?}
+---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, port: integer?} port: where
+--- other ranks connect to this one
 ---@return luda.Comm
 function M.connect(options, place)
   options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
-    size = args.absent, timeout = 300 })
+    size = args.absent, timeout = 300, port = 0 })
   if type(options.address) ~= "string" then
     errors.raise("invalid", "connect: address must be \"host:port\", not %s", args.describe(options.address))
   end
   local settings, out = ffi.new("luda_comm_options"), ffi.new("luda_comm *[1]")
   settings.size, settings.timeout = ffi.sizeof(settings), args.number("connect", "timeout", options.timeout)
+  settings.port = args.integer("connect", "port", options.port)
   lib.check(C.luda_comm_connect(options.address, options.session, args.integer("connect", "rank", options.rank),
     args.integer("connect", "size", options.size), settings, out))
   return Comm(out[0], place)
