@@ -1,358 +1,176 @@
---- Registered peers on several nodes, each node a process: numbers by every strategy against float64, every error, and who
---- learns what when a node disagrees, is late, stops, dies or leaves.
+--- The orchestrator: what it answers to right and wrong messages, one group after another.
 
 local luda = require "luda"
-local helper = require "spec.helper"
-local json = require "luda.json"
-local Post = require "luda.dist.post"
+local nodes = require "spec.nodes"
 
 local dist = luda.dist
-local program = (os.getenv("LUDA_BUILD") or "build") .. "/luda"
 
-local next_port = 20000 + (os.time() * 37 + tonumber(tostring({}):match("0x(%x+)"):sub(-6), 16)) % 9000
+describe("an orchestrator", function()
+  local orchestrator, callers
 
---- A port that nobody listens at, below those that the system gives to connections.
-local function free_port()
-  while true do
-    next_port = next_port < 29000 and next_port + 1 or 20000
-    local post = Post()
-    local free = pcall(post.listen, post, "127.0.0.1:" .. next_port)
-    post:close()
-    if free then
-      return next_port
-    end
-  end
-end
-
-local function config_of(address, nodes, port, more)
-  local config = { num_nodes = nodes, global_address = address, node_address = "127.0.0.1:" .. port, data_service_port = port }
-  for name, value in pairs(more or {}) do
-    config[name] = value
-  end
-  return config
-end
-
---- Starts a node a list of peers in `layout`; returns a function that waits for what their peers return, and the addresses.
-local function start(address, layout, job)
-  local dir, pipes, places, ports = helper.new_folder(), {}, {}, {}
-  for i = 1, #layout do
-    ports[i] = free_port()
-    places[i] = "127.0.0.1:" .. ports[i]
-  end
-  table.sort(places)
-  job.roots = job.roots or {}
-  for i, peers in ipairs(layout) do
-    local port = tonumber(places[i]:match(":(%d+)"))
-    job.node, job.peers = i, peers
-    job.config = config_of(address, #layout, port, { num_devices = #peers, timeout = job.timeout or 20 })
-    helper.write(("%s/%d"):format(dir, i), json.encode(job))
-    pipes[i] = io.popen(("%s spec/work/node.lua %s/%d 2>&1"):format(program, dir, i))
-  end
-  return function()
-    local results = {}
-    for i, pipe in ipairs(pipes) do
-      local text = pipe:read("*a")
-      pipe:close()
-      local fine, result = pcall(json.decode, text:match("([^\n]*)\n$"))
-      results[i] = fine and result or text
-    end
-    return results
-  end, places
-end
-
-describe("nodes", function()
-  local orchestrator
-
-  setup(function()
-    orchestrator = dist.orchestrator()
+  before_each(function()
+    orchestrator, callers = dist.orchestrator { num_nodes = 2 }, {}
   end)
 
-  teardown(function()
+  after_each(function()
+    for _, each in ipairs(callers) do
+      each.close()
+    end
+    orchestrator:close()
     orchestrator:close()
   end)
 
-  local function run(layout, job)
-    local wait, places = start(orchestrator.address, layout, job)
-    return wait(), places
+  local function call(session)
+    local new = nodes.caller(orchestrator.address)
+    callers[#callers + 1] = new
+    return session and new.init(session) or new
   end
 
-  --- The results of all peers in one list.
-  local function all_of(results)
-    local list = {}
-    for _, node in ipairs(results) do
-      assert.equal("table", type(node), tostring(node))
-      for _, seen in ipairs(node) do
-        list[#list + 1] = seen
-      end
-    end
-    return list
+  --- Two nodes that are registered.
+  local function pair()
+    local a, b = call("s1").register("a1"), call("s2").register("b2")
+    return a, b, a.answer(), b.answer()
   end
 
-  local rounds = {}
-  for _, strategy in ipairs { "direct", "centralized", "tree", "tree(3)", "ring", "halving" } do
-    local rooted = (strategy == "ring" or strategy == "halving") and "tree" or strategy
-    rounds[#rounds + 1] = { all_reduce = strategy, reduce = rooted, broadcast = rooted }
-    rounds[#rounds + 1] = { global_all_reduce = strategy, global_reduce = rooted, global_broadcast = rooted }
-  end
-  rounds[#rounds + 1] = { all_reduce = "tree", global_all_reduce = "ring", global_reduce = "tree", global_broadcast = "tree" }
+  it("holds a node until all have come, and tells each its place, the others and a fresh session", function()
+    local b = call("s2").register("b2", { peers = { 7, 8 } })
+    assert.same({ waiting = { come = { "b2" }, wanted = 2, former = {} } }, b.hear())
+    local a = call("s1").register("a1")
+    local first, second = a.answer(), b.answer()
+    local list = { { address = "a1", devices = 1 }, { address = "b2", devices = 2 } }
+    assert.same({ 0, list }, { first.registered.node, first.registered.nodes })
+    assert.same({ 1, list }, { second.registered.node, second.registered.nodes })
+    assert.truthy(first.registered.session:find("^" .. ("%x"):rep(32) .. "$"))
+    assert.equal(first.registered.session, second.registered.session)
+  end)
 
-  for _, layout in ipairs { { { 30, 10 }, { 20 } }, { { 5 }, { 30, 10 }, { 20, 50, 40 } } } do
-    it(("sum, average and broadcast by every strategy as float64 does (%d nodes), again and again"):format(#layout), function()
-      local values, sum, max, count = {}, {}, {}, 0
-      for _, peers in ipairs(layout) do
-        for _, peer in ipairs(peers) do
-          local own = {}
-          for i = 1, 7 do
-            own[i] = math.cos(peer + 3 * i) * 7
-            sum[i] = (sum[i] or 0) + own[i]
-            max[i] = math.max(max[i] or -9, own[i])
-          end
-          values[tostring(peer)], count = own, count + 1
-        end
-      end
-      local mean = {}
-      for i, total in ipairs(sum) do
-        mean[i] = total / count
-      end
-      local roots = { layout[1][1], layout[2][1], layout[#layout][#layout[#layout]] }
-      local results = run(layout, { task = "numbers", values = values, rounds = rounds, roots = roots })
-      for n, node in ipairs(results) do
-        assert.equal("table", type(node), tostring(node))
-        for p, list in ipairs(node) do
-          for i, seen in ipairs(list) do
-            assert.tensor_near(sum, seen.sum, 1e-14, 1e-14)
-            assert.tensor_near(mean, seen.mean, 1e-14, 1e-14)
-            assert.same(max, seen.max)
-            assert.same(results[1][1][i].sum, seen.sum)
-            assert.same(values[tostring(layout[n][p])], seen.x)
-            for _, root in ipairs(roots) do
-              local key = tostring(root)
-              assert.same(values[key], seen.sent[key])
-              if root == layout[n][p] then
-                assert.tensor_near(sum, seen.reduced[key], 1e-14, 1e-14)
-                assert.tensor_near(mean, seen.averaged[key], 1e-14, 1e-14)
-              else
-                assert.is_nil(seen.reduced[key] or seen.averaged[key])
-              end
-            end
-          end
-        end
-      end
-    end)
-  end
-
-  it("take every element type; halves are added in f32 and rounded once", function()
-    for _, seen in ipairs(all_of(run({ { 1, 2 }, { 3, 4, 5 } }, { task = "types", first = 1 }))) do
-      for _, dtype in ipairs { "f32", "bf16", "f16", "i64", "u8" } do
-        assert.same({ { 15, 15, 15 }, dtype }, seen[dtype])
-      end
-      assert.equal(30000, seen.large) -- the sum, 150000, is no f16
-      assert.equal(258, seen.fine) -- 256 + 0.5 would be rounded away four times
-      assert.same({ 0, 3 }, seen.empty)
-      assert.equal(15, seen.scalar)
-      assert.same({ { 15, 10, 20 }, { 5, 15, 25 } }, seen.view)
-      assert.same({ true, false }, seen.any)
+  it("first_msg_not_init: anything else comes first, and the line ends", function()
+    for _, message in ipairs { { id = 1, finish = true }, { init = 7 }, { init = "" }, { init = ("x"):rep(65) }, { 1 } } do
+      local stranger = call()
+      stranger.say(message)
+      stranger.refused("first_msg_not_init", "the first message must be")
+      assert.is_nil(stranger.hear())
     end
   end)
 
-  it("count devices, not nodes, and only those that are still there", function()
-    local seen = all_of(run({ { 10, 20 }, { 60 } }, { task = "shrink" }))
-    for i = 1, 3 do
-      assert.equal(30, seen[i].before)
-      assert.equal(i > 1 and 40 or nil, seen[i].after)
+  it("invalid_message: no request, or one without a number, and the line ends", function()
+    local wrong = { { id = 1 }, { register = {} }, { id = 0, finish = true }, { id = "1", finish = true }, { init = "s" } }
+    for _, message in ipairs(wrong) do
+      local node = call("s1")
+      node.say(message)
+      node.refused("invalid_message", "register and finish are known")
+      assert.is_nil(node.hear())
     end
   end)
 
-  --- One peer differs from the other of its node; then one node from the other.
-  it("tell every peer of every node about a disagreement, and go on", function()
-    local layout = { { 10, 11 }, { 20, 21 } }
-    local cases = { -- call, the kind at the odd peer's node when peers differ, the inner kind when nodes do
-      { "shape", "all_reduce_shape_mismatch", "collective_params_mismatch", "shape" },
-      { "dtype", "all_reduce_shape_mismatch", "collective_params_mismatch", "dtype" },
-      { "halves", "all_reduce_shape_mismatch", "collective_params_mismatch", "dtype" },
-      { "operation", "all_reduce_operation_mismatch", "collective_params_mismatch", "reduction" },
-      { "reduce_shape", "reduce_shape_mismatch", "collective_params_mismatch", "shape" },
-      { "reduce_operation", "reduce_operation_mismatch", "collective_params_mismatch", "reduction" },
-      { "root", "reduce_root_mismatch", "collective_params_mismatch", "root" },
-      { "kinds", "other", "collective_params_mismatch", "operation" },
-      { "kinds_broadcast", "other", "collective_params_mismatch" },
-      { "two_tensors", "broadcast_multiple_tensors", "broadcast_multiple_tensors" },
-      { "bad_argument", "other", "collective_params_mismatch" },
+  it("hangs up on bytes that are no message, and goes on", function()
+    local host, port = orchestrator.address:match("^(.*):(%d+)$")
+    local garbage = { "GET / HTTP/1.0\\r\\n\\r\\n", "LPS1\\xff\\xff\\xff\\xff", "LPS1\\x02\\x00\\x00\\x00{]", "\\0\\1\\2" }
+    for _, bytes in ipairs(garbage) do
+      local script = ('exec 3<>/dev/tcp/%s/%s; printf "%s" >&3; timeout 10 cat <&3 | wc -c; echo ${PIPESTATUS[0]}'):format(host,
+        port, bytes)
+      local pipe = io.popen(("bash -c '%s'"):format(script))
+      local text = pipe:read("*a")
+      pipe:close()
+      assert.truthy(text:find("\n0\n$"), text)
+    end
+    local _, _, first = pair()
+    assert.equal(0, first.registered.node)
+  end)
+
+  it("double_register: the session, or the address, is there already", function()
+    local a = call("s1").register("a1")
+    assert.truthy(a.hear().waiting)
+    a.register("c3").refused("double_register", "this session is registered already, as node a1")
+    call("s1").register("b2").refused("double_register", "session s1 is registered already, as node a1")
+    call("s2").register("a1").refused("double_register", "a node a1 is registered already")
+    call("s2").register("b2")
+    assert.equal(0, a.answer().registered.node)
+    call("s3").register("a1").refused("double_register", "a node a1 is registered already")
+  end)
+
+  it("register_params_mismatch: another number of nodes, none, no peers, no address", function()
+    local wrong = {
+      { { num_nodes = 3 }, "node a1 expects 3 nodes, the group has 2" }, { { num_nodes = 0 }, "num_nodes is 0" },
+      { { num_nodes = 1.5 }, "num_nodes is 1.5" }, { { peers = {} }, "there are 0 peers" },
+      { { peers = { "x" } }, "there are 1 peers" }, { { address = 7 }, "the address 7" },
     }
-    local calls = {}
-    for i, case in ipairs(cases) do
-      calls[i] = case[1]
-    end
-    local results = run(layout, { task = "disagree", calls = calls, odd = 11, roots = { 10, 20 } })
-    for i, case in ipairs(cases) do
-      for p = 1, 2 do
-        assert.equal(case[2], results[1][p][i].kind, case[1])
-        assert.same({ "global", case[3] }, { results[2][p][i].kind, results[2][p][i].inner }, case[1])
-        assert.same({ 4, 4 }, { results[1][p][i].after, results[2][p][i].after })
-      end
-    end
-    results = run(layout, { task = "disagree", calls = calls, odd_node = 2, roots = { 10, 20 } })
-    for i = 1, 8 do
-      for _, seen in ipairs(all_of(results)) do
-        assert.same({ "global", cases[i][3] }, { seen[i].kind, seen[i].inner }, cases[i][1])
-        assert.truthy(seen[i].message:find("nodes disagree about the " .. cases[i][4], 1, true), seen[i].message)
-        assert.equal(4, seen[i].after)
-      end
+    for _, case in ipairs(wrong) do
+      call("s1").register("a1", case[1]).refused("register_params_mismatch", case[2])
     end
   end)
 
-  it("refuse together what none of them can do", function()
-    local calls = { "unknown_root", "no_tensor", "two_tensors", "bad_mean", "tracked" }
-    local results = run({ { 10 }, { 20, 21 } }, { task = "disagree", calls = calls, odd = 21, roots = { 10 } })
-    for _, seen in ipairs(all_of(results)) do
-      assert.same({ "global", "unknown_root" }, { seen[1].kind, seen[1].inner })
-      assert.truthy(seen[1].message:find("the root, peer 999, is registered at no node", 1, true))
-      assert.same({ "global", "broadcast_no_tensor" }, { seen[2].kind, seen[2].inner })
-      assert.same({ "global", "broadcast_multiple_tensors" }, { seen[3].kind, seen[3].inner })
-      assert.equal("unsupported", seen[4].code)
-      assert.equal("graph", seen[5].code)
-      for i = 1, 5 do
-        assert.equal(3, seen[i].after)
-      end
-    end
+  it("register_params_mismatch: the group is complete; another forms when it has gone", function()
+    local a, b, first = pair()
+    call("s3").register("c3").refused("register_params_mismatch", "node c3 comes to a group of 2 nodes that is complete")
+    a.say { id = 2, finish = true }
+    assert.same({ id = 2, finished = true }, a.answer())
+    assert.same({ lost = "a1" }, b.hear())
+    a.register("a1") -- held: the former group still has b2
+    local waiting = a.hear().waiting
+    assert.same({ { "a1" }, { "b2" } }, { waiting.come, waiting.former })
+    b.say { id = 2, finish = true }
+    assert.same({ id = 2, finished = true }, b.answer())
+    b.register("b2")
+    local second = a.answer()
+    assert.equal(0, second.registered.node)
+    assert.are_not.equal(first.registered.session, second.registered.session)
   end)
 
-  it("do not believe a node that announces one thing and sends another", function()
-    for n, node in ipairs(run({ { 1 }, { 2 } }, { task = "liars" })) do
-      local seen = node[1]
-      assert.same({ "global", "peer_sent_incoherent_tensor" }, { seen.reduce.kind, seen.reduce.inner })
-      if n == 2 then
-        assert.equal("peer_sent_incoherent_tensor", seen.broadcast.inner)
-        assert.truthy(seen.broadcast.message:find("announced f32 [2] and sent f32 [3]", 1, true))
-      end
-      assert.same({ "global", "ring_reduce_impossible" }, { seen.short.kind, seen.short.inner })
-      assert.same({ 2, 2 }, seen.after)
-      assert.same({ "all_reduce_before_register", "collective_before_register" }, seen.late)
-    end
+  it("duplicate_peer: within a node, and among nodes", function()
+    assert.equal(4, call("s1").register("a1", { peers = { 4, 5, 4 } }).refused("duplicate_peer",
+      "peer 4 of node a1 is a peer of node a1").peer)
+    local a = call("s2").register("a1", { peers = { 4 } })
+    assert.truthy(a.hear().waiting)
+    assert.equal(4, call("s3").register("b2", { peers = { 3, 4 } }).refused("duplicate_peer",
+      "peer 4 of node b2 is a peer of node a1").peer)
   end)
 
-  it("compare strategies too, with their arity, and only those of the call", function()
-    for _, seen in ipairs(all_of(run({ { 1 }, { 2 } }, { task = "strategy" }))) do
-      assert.same({ "global", "collective_params_mismatch" }, { seen.kind, seen.inner })
-      assert.truthy(seen.message:find("about the strategy: ", 1, true))
-      assert.truthy(seen.message:find("sum f32 [2] by tree(2)", 1, true))
-      assert.equal(1, seen.sent)
-    end
+  it("not_registered_on_finish, pending_register_on_finish", function()
+    local a = call("s1")
+    a.say { id = 1, finish = true }
+    a.refused("not_registered_on_finish", "this session is not registered")
+    a.register("a1")
+    assert.truthy(a.hear().waiting)
+    a.say { id = 2, finish = true }
+    a.refused("pending_register_on_finish", "node a1 waits to be registered")
+    call("s2").register("b2")
+    assert.truthy(a.answer().registered)
   end)
 
-  it("are refused a second call while one runs", function()
-    local results = run({ { 1, 2 }, { 3 } }, { task = "twice" })
-    local kinds = { results[1][1].inner or "none", results[1][2].inner or "none" }
-    table.sort(kinds)
-    assert.same({ "collective_params_mismatch", "none" }, kinds)
+  it("tells the others of a node that vanished; one that waited leaves no trace", function()
+    local gone = call("s0").register("c3")
+    assert.truthy(gone.hear().waiting)
+    gone.close()
+    table.remove(callers)
+    local a, b = pair()
+    b.close()
+    assert.same({ lost = "b2" }, a.hear())
   end)
 
-  it("name a node that does not come, or that misses a peer, and go on", function()
-    local results, places = run({ { 10, 11 }, { 20 }, { 30 } }, { task = "absent", victim = 2, timeout = 0.3 })
-    for n, node in ipairs(results) do
-      for _, seen in ipairs(node) do
-        if n ~= 2 then
-          assert.same({ "global", "timeout", "timeout" }, { seen.kind, seen.inner, seen.code })
-          assert.same({ places[2] }, seen.nodes)
-          assert.is_true(seen.took <= 2)
-        end
-        assert.equal(4, seen.after)
+  it("takes what the first node says where it has no number of its own", function()
+    orchestrator:close()
+    orchestrator = dist.orchestrator()
+    for _, count in ipairs { 1, 2 } do
+      local list = {}
+      for i = 1, count do
+        list[i] = call("s" .. i).register("n" .. i, { num_nodes = count })
       end
+      for i = 1, count do
+        assert.equal(count, #list[i].answer().registered.nodes)
+        list[i].close()
+      end
+      callers = {}
     end
-    for _, absent in ipairs { 10, 11 } do
-      results, places = run({ { 10, 11 }, { 20 } }, { task = "absent", victim = 1, absent = absent, timeout = 0.3 })
-      local here = results[1][absent == 10 and 2 or 1]
-      assert.same({ "other", "timeout" }, { here.kind, here.code })
-      assert.same({ absent }, here.peers)
-      assert.equal("global", results[2][1].kind)
-      assert.truthy(results[2][1].message:find(places[1], 1, true), results[2][1].message)
-      assert.equal(3, results[2][1].after)
-    end
+    assert.truthy(call("s1").register("a1", { num_nodes = 3 }).hear().waiting)
+    call("s2").register("b2", { num_nodes = 2 }).refused("register_params_mismatch", "node b2 expects 2 nodes, the group has 3")
   end)
 
-  for _, case in ipairs { { "9", "peer_lost" }, { "STOP", "timeout" } } do
-    it(("name a node that gets SIG%s in the middle"):format(case[1] == "9" and "KILL" or case[1]), function()
-      local mark = helper.new_folder() .. "/pid"
-      local wait, places = start(orchestrator.address, { { 1 }, { 2, 3 }, { 4, 5 } },
-        { task = "death", victim = 2, signal = case[1], mark = mark, timeout = 1 })
-      local reaper = ("(sleep 6; kill -9 $(cat %s)) >/dev/null 2>&1 &"):format(mark)
-      os.execute(case[1] == "STOP" and reaper or "true")
-      for n, node in ipairs(wait()) do
-        for _, seen in ipairs(n ~= 2 and node or {}) do
-          assert.same({ "global", case[2] }, { seen.kind, seen.inner }, seen.message)
-          assert.same({ places[2] }, seen.nodes)
-          assert.truthy(seen.message:find(places[2], 1, true))
-          assert.is_true(seen.took < 5)
-          assert.equal("global", seen.again.kind)
-        end
-      end
-    end)
-  end
-
-  for _, how in ipairs { "finish", "reset", "loss" } do
-    it("learn of a node that leaves by " .. how .. ", and form another group", function()
-      local results, places = run({ { 1 }, { 2, 3 }, { 4 } }, { task = "leave", victim = 2, how = how })
-      for n, node in ipairs(results) do
-        assert.equal("table", type(node), tostring(node))
-        for p, seen in ipairs(node) do
-          assert.equal(4, seen.first)
-          assert.equal(4, seen.after)
-          if n ~= 2 then
-            assert.same({ "global", "peer_lost" }, { seen.lost.kind, seen.lost.inner }, seen.lost.message)
-            assert.same({ places[2] }, seen.lost.nodes)
-          elseif how == "reset" then
-            assert.equal(p == 2 and "local_server_missing" or nil, seen.lost and seen.lost.kind)
-            assert.equal("register_not_first_operation", seen.finish)
-          end
-        end
-      end
-    end)
-  end
-end)
-
-describe("luda orchestrate", function()
-  it("serves until it is killed; the nodes go on without it, and learn of it when they finish", function()
-    local file = helper.new_folder() .. "/address"
-    local pipe = io.popen(("%s orchestrate --nodes 2 >%s & echo $!"):format(program, file))
-    local process = tonumber(pipe:read("*l"))
-    pipe:close()
-    local address
-    for _ = 1, 100 do
-      address = helper.read(file):match("^(127%.0%.0%.1:%d+)\n$")
-      if address then
-        break
-      end
-      os.execute("sleep 0.05")
-    end
-    local results = start(address, { { 1 }, { 2, 3 } }, { task = "orphans", orchestrator = process })()
-    for _, node in ipairs(results) do
-      assert.equal("table", type(node), tostring(node))
-      for p, seen in ipairs(node) do
-        assert.same({ 3, 3 }, { seen.before, seen.after })
-        if p == #node then -- the last peer closes the line
-          assert.equal("orchestrator_unreachable", seen.register.inner)
-        end
-      end
-    end
-    local told = 0
-    for _, node in ipairs(results) do
-      for _, seen in ipairs(node) do
-        told = told + (seen.finish.inner == "orchestrator_unreachable" and 1 or 0)
-      end
-    end
-    assert.equal(2, told)
-  end)
-
-  it("ends in order when asked, and explains itself", function()
-    local pipe = io.popen(([[%s orchestrate >/dev/null & sleep 0.5; kill -TERM $!; wait $!; echo status $?
-      %s orchestrate --nodes none 2>&1; echo status $?; %s orchestrate --port 1 2>&1; %s orchestrate --help]]):format(program,
-      program, program, program))
-    local text = pipe:read("*a")
-    pipe:close()
-    assert.truthy(text:find("status 0\n", 1, true), text)
-    assert.truthy(text:find("--nodes must be a positive number, not 'none'", 1, true), text)
-    assert.truthy(text:find("status 2\n", 1, true), text)
-    assert.truthy(text:find("unknown option --port", 1, true), text)
-    assert.truthy(text:find("usage: luda orchestrate", 1, true), text)
+  it("explains wrong options", function()
+    assert.raises("invalid", "num_nodes is 0", dist.orchestrator, { num_nodes = 0 })
+    assert.raises("invalid", "host:port", dist.orchestrator, { bind = 7 })
+    assert.raises("invalid", 'address "nowhere" must be host:port', dist.orchestrator, { bind = "nowhere" })
+    assert.raises("unsupported", "not a loopback address", dist.orchestrator, { bind = "0.0.0.0:0" })
+    assert.raises("io", "cannot listen", dist.orchestrator, { bind = orchestrator.address })
   end)
 end)

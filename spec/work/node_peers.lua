@@ -171,18 +171,13 @@ function tasks.absent(comm, job)
   local seen = {}
   if away then
     ffi.C.usleep(1500000)
+    failure(sum_of_ones, peer) -- the call that the others have given up
   else
     local started = os.time()
-    seen = failure(peer.all_reduce, peer, luda.ones(1), "sum")
+    seen = failure(sum_of_ones, peer)
     seen.took = os.time() - started
   end
-  if away and not job.absent then
-    failure(peer.all_reduce, peer, luda.ones(1), "sum") -- the call that the others have given up
-  elseif away then
-    failure(peer.all_reduce, peer, luda.ones(1), "sum")
-  end
   comm:barrier()
-  ffi.C.usleep(100000)
   for _ = 1, 20 do -- nodes may be a call apart after deadlines that each of them felt for itself
     local fine, sum = pcall(sum_of_ones, peer)
     seen.after = fine and sum or seen.after
@@ -201,7 +196,7 @@ end
 --- Node job.victim gets a signal in the middle of large sums; the others say whom they miss.
 function tasks.death(comm, job)
   local peer = register(comm, job)
-  local x, seen = luda.ones(1e6), {}
+  local x = luda.ones(1e6)
   if job.node == job.victim and comm.rank == 0 then
     local file = io.open(job.mark, "w")
     file:write(ffi.C.getpid())
@@ -209,6 +204,7 @@ function tasks.death(comm, job)
     signal_soon(job.signal)
   end
   local progress = require "luda.progress"
+  local seen
   repeat
     local started = progress.now()
     seen = failure(peer.all_reduce, peer, x, "sum")

@@ -115,11 +115,17 @@ end
 ---@return {address: string, devices: integer}[]
 function M.join(config, peers, attach)
   local post = Post()
-  attach(nil, post.pointer)
-  local registered = enrol(post, config, peers)
-  attach(connect(config, registered).pointer, nil)
+  local fine, result = pcall(function()
+    attach(nil, post.pointer)
+    local registered = enrol(post, config, peers)
+    attach(connect(config, registered).pointer, nil)
+    return registered.nodes
+  end)
   post:close() -- the group holds another reference
-  return registered.nodes
+  if not fine then
+    error(result, 0)
+  end
+  return result
 end
 
 --- Tells the orchestrator that this node leaves; takes over the post's reference.
