@@ -31,6 +31,7 @@ function M.config(address, nodes, port, more)
 end
 
 --- Starts a node a list of peers in `layout`; returns a function that waits for what their peers return, and the addresses.
+--- That function calls `before_last`, if given, when only the node `last` is missing.
 function M.start(address, layout, job)
   local dir, pipes, places, ports = helper.new_folder(), {}, {}, {}
   for i = 1, #layout do
@@ -46,13 +47,22 @@ function M.start(address, layout, job)
     helper.write(("%s/%d"):format(dir, i), json.encode(job))
     pipes[i] = io.popen(("%s spec/work/node.lua %s/%d 2>&1"):format(M.program, dir, i))
   end
-  return function()
-    local results = {}
-    for i, pipe in ipairs(pipes) do
-      local text = pipe:read("*a")
-      pipe:close()
-      local fine, result = pcall(json.decode, text:match("([^\n]*)\n$"))
-      results[i] = fine and result or text
+  local results = {}
+  local function read(i)
+    local text = pipes[i]:read("*a")
+    pipes[i]:close()
+    local fine, result = pcall(json.decode, text:match("([^\n]*)\n$"))
+    results[i] = fine and result or text
+  end
+  return function(last, before_last)
+    for i = 1, #layout do
+      if i ~= last then
+        read(i)
+      end
+    end
+    if last then
+      before_last()
+      read(last)
     end
     return results
   end, places

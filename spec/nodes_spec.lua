@@ -222,9 +222,11 @@ describe("nodes", function()
       local mark = helper.new_folder() .. "/pid"
       local wait, places = nodes.start(orchestrator.address, { { 1 }, { 2, 3 }, { 4, 5 } },
         { task = "death", victim = 2, signal = case[1], mark = mark, timeout = 1 })
-      local reaper = ("(sleep 6; kill -9 $(cat %s)) >/dev/null 2>&1 &"):format(mark)
-      os.execute(case[1] == "STOP" and reaper or "true")
-      for n, node in ipairs(wait()) do
+      local results = wait(2, function()
+        os.execute(("kill -9 $(cat %s) 2>/dev/null"):format(mark))
+      end)
+      for n, node in ipairs(results) do
+        assert.equal(n ~= 2 and "table" or "string", type(node), tostring(node))
         for _, seen in ipairs(n ~= 2 and node or {}) do
           assert.same({ "global", case[2] }, { seen.kind, seen.inner }, seen.message)
           assert.same({ places[2] }, seen.nodes)

@@ -170,7 +170,7 @@ function tasks.absent(comm, job)
   local away = job.node == job.victim and (not job.absent or peer.id == job.absent)
   local seen = {}
   if away then
-    ffi.C.usleep(1500000)
+    ffi.C.usleep(800000)
     failure(sum_of_ones, peer) -- the call that the others have given up
   else
     local started = os.time()
@@ -273,6 +273,7 @@ function tasks.orphans(comm, job)
   end
   seen.after = sum_of_ones(peer)
   seen.finish = failure(peer.finish, peer)
+  comm:barrier()
   if comm.rank == comm.size - 1 then
     seen.register = failure(register, comm, job, { num_devices = 1, connect_attempts = 2, retry_delay = 0.01 })
   end
