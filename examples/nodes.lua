@@ -9,7 +9,7 @@
 
 local luda = require "luda"
 
-local DEVICES, ELEMENTS, FIRST_PORT = { 2, 3 }, 257, 24350
+local DEVICES, ELEMENTS = { 2, 3 }, 257
 
 --- What each device of a node runs, on a thread: this file, loaded again in a Lua state of its own.
 local function work(comm, node)
@@ -35,7 +35,8 @@ end
 
 local number, orchestrator = tonumber(arg[1]), arg[2]
 if number then
-  local node = { number = number, orchestrator = orchestrator, port = FIRST_PORT + number }
+  local port = 20000 + orchestrator:match("%d+$") % 10000 + number -- where data comes in; any free one will do
+  local node = { number = number, orchestrator = orchestrator, port = port }
   local peers = luda.dist.spawn(DEVICES[number], arg[0], node)
   print(("node %d: peers %s have the mean over 5 devices, exactly"):format(number, table.concat(peers, ", ")))
   return

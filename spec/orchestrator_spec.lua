@@ -2,6 +2,7 @@
 
 local luda = require "luda"
 local nodes = require "spec.nodes"
+local Post = require "luda.dist.post"
 
 local dist = luda.dist
 
@@ -76,6 +77,19 @@ describe("an orchestrator", function()
     end
     local _, _, first = pair()
     assert.equal(0, first.registered.node)
+  end)
+
+  it("finds time for nodes among many that say nothing, or not enough", function()
+    local crowd, line = Post(), nil
+    for i = 1, 400 do
+      line = assert(crowd:connect(orchestrator.address, 5))
+      if i % 2 == 0 then
+        crowd:send(line, { init = "s" .. i })
+      end
+    end
+    local _, _, first, second = pair()
+    assert.same({ 0, 1 }, { first.registered.node, second.registered.node })
+    crowd:close()
   end)
 
   it("double_register: the session, or the address, is there already", function()

@@ -157,19 +157,36 @@ static luda_status take(luda_post *post, int fd, int *number)
     return LUDA_OK;
 }
 
+/* Of more than so many strangers the oldest goes: one of ours says who it is at once. False where there is none. */
+static bool make_room(luda_post *post, int most)
+{
+    line *oldest = NULL;
+    int strangers = 0;
+    for (int i = 0; i < post->count; i++) {
+        line *l = &post->lines[i];
+        if (l->kept || l->ended)
+            continue;
+        strangers++;
+        if (!oldest || l->since < oldest->since)
+            oldest = l;
+    }
+    if (strangers <= most)
+        return false;
+    shutdown(oldest->fd, SHUT_RDWR);
+    oldest->ended = true; /* and is forgotten when the receiver has heard of it */
+    return true;
+}
+
 static void let_in(luda_post *post)
 {
-    int fd, number, strangers = 0;
-    for (int i = 0; i < post->count; i++)
-        strangers += !post->lines[i].kept;
-    while ((fd = accept4(post->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-        if (strangers >= STRANGERS)
-            close(fd);
-        else
-            strangers += take(post, fd, &number) == LUDA_OK;
-    }
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+    int fd, number;
+    while ((fd = accept4(post->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
+        if (take(post, fd, &number) == LUDA_OK)
+            make_room(post, STRANGERS);
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        make_room(post, 0);
         post->pause = now() + PAUSE;
+    }
 }
 
 static void flush(line *l)

@@ -32,7 +32,10 @@ end
 local function answer(post, id, op, timeout, heard)
   local deadline = now() + timeout
   while true do
-    local line, text = post:receive(deadline - now())
+    local line, text
+    repeat
+      line, text = post:receive(deadline - now()) -- a signal ends it early
+    until line or now() >= deadline
     if not line then
       return nil
     elseif not text then
