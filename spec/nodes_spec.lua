@@ -195,7 +195,7 @@ describe("nodes", function()
   end)
 
   it("name a node that does not come, or that misses a peer, and go on", function()
-    local results, places = run({ { 10, 11 }, { 20 }, { 30 } }, { task = "absent", victim = 2, timeout = 0.3 })
+    local results, places = run({ { 10, 11 }, { 20 }, { 30 } }, { task = "absent", victim = 2 })
     for n, node in ipairs(results) do
       for _, seen in ipairs(node) do
         if n ~= 2 then
@@ -207,7 +207,7 @@ describe("nodes", function()
       end
     end
     for _, absent in ipairs { 10, 11 } do
-      results, places = run({ { 10, 11 }, { 20 } }, { task = "absent", victim = 1, absent = absent, timeout = 0.3 })
+      results, places = run({ { 10, 11 }, { 20 } }, { task = "absent", victim = 1, absent = absent })
       local here = results[1][absent == 10 and 2 or 1]
       assert.same({ "other", "timeout" }, { here.kind, here.code })
       assert.same({ absent }, here.peers)
@@ -221,7 +221,7 @@ describe("nodes", function()
     it(("name a node that gets SIG%s in the middle"):format(case[1] == "9" and "KILL" or case[1]), function()
       local mark = helper.new_folder() .. "/pid"
       local wait, places = nodes.start(orchestrator.address, { { 1 }, { 2, 3 }, { 4, 5 } },
-        { task = "death", victim = 2, signal = case[1], mark = mark, timeout = 1 })
+        { task = "death", victim = 2, signal = case[1], mark = mark })
       local results = wait(2, function()
         os.execute(("kill -9 $(cat %s) 2>/dev/null"):format(mark))
       end)

@@ -80,9 +80,9 @@ describe("an orchestrator", function()
   end)
 
   it("finds time for nodes among many that say nothing, or not enough", function()
-    local crowd, line = Post(), nil
+    local crowd = Post()
     for i = 1, 400 do
-      line = assert(crowd:connect(orchestrator.address, 5))
+      local line = assert(crowd:connect(orchestrator.address, 5))
       if i % 2 == 0 then
         crowd:send(line, { init = "s" .. i })
       end

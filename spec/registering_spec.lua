@@ -10,7 +10,7 @@ local dist = luda.dist
 describe("registering with", function()
   local function register(address, more)
     local port = nodes.free_port()
-    local config = nodes.config(address, 2, port, { timeout = 0.3, retry_delay = 0.01, connect_timeout = 1 })
+    local config = nodes.config(address, 2, port, { timeout = 5, retry_delay = 0.01, connect_timeout = 1 })
     for name, value in pairs(more or {}) do
       config[name] = value
     end
@@ -34,7 +34,7 @@ describe("registering with", function()
   it("somebody who never answers, or answers nonsense", function()
     local post = Post()
     post:listen("127.0.0.1:0")
-    fails("orchestrator_unreachable", "timeout", "accepts connections and does not answer for 0.3 s", post.address)
+    fails("orchestrator_unreachable", "timeout", "accepts connections and does not answer for 0.3 s", post.address, { timeout = 0.3 })
     for _, words in ipairs { '{"pong":1}', '[]', '{"id":1,"registered":{"node":0}}', '{"id":2,"finished":true}',
       '{"id":1,"registered":{"node":0,"session":"s","nodes":[{}]}}' } do
       local pipe = io.popen(("%s spec/work/pretender.lua '%s'"):format(nodes.program, words))
@@ -52,7 +52,8 @@ describe("registering with", function()
 
   it("too few nodes: a deadline says who has come", function()
     local orchestrator = dist.orchestrator()
-    fails("timeout", "timeout", "timed out after 0.3 s: 1 of 2 nodes have come (127.0.0.1:", orchestrator.address)
+    fails("timeout", "timeout", "timed out after 0.3 s: 1 of 2 nodes have come (127.0.0.1:", orchestrator.address,
+      { timeout = 0.3 })
     orchestrator:close()
   end)
 
@@ -75,7 +76,8 @@ describe("registering with", function()
     local orchestrator = dist.orchestrator()
     local other = nodes.caller(orchestrator.address).init("s").register("127.0.0.1:1")
     assert.truthy(other.hear().waiting)
-    fails("peer_lost", "timeout", "(rank 0 is 127.0.0.1:1, 1 is 127.0.0.1:2", orchestrator.address)
+    fails("peer_lost", "timeout", "(rank 0 is 127.0.0.1:1, 1 is 127.0.0.1:2", orchestrator.address,
+      { request_timeout = 0.3 })
     other.close()
     orchestrator:close()
   end)
