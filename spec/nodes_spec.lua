@@ -102,8 +102,9 @@ describe("nodes", function()
     end
   end)
 
-  it("count devices, not nodes, and only those that are still there", function()
+  it("count devices, not nodes, and only those that are still there; data comes in at the data port", function()
     local seen = all_of(run({ { 10, 20 }, { 60 } }, { task = "shrink" }))
+    assert.is_true(seen[1].connections > 0)
     for i = 1, 3 do
       assert.equal(30, seen[i].before)
       assert.equal(i > 1 and 40 or nil, seen[i].after)

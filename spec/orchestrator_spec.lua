@@ -89,6 +89,9 @@ describe("an orchestrator", function()
     end
     local _, _, first, second = pair()
     assert.same({ 0, 1 }, { first.registered.node, second.registered.node })
+    for line = 1, 100 do -- the oldest had to go
+      assert.same({ line }, { crowd:receive(2) })
+    end
     crowd:close()
   end)
 

@@ -34,7 +34,8 @@ describe("registering with", function()
   it("somebody who never answers, or answers nonsense", function()
     local post = Post()
     post:listen("127.0.0.1:0")
-    fails("orchestrator_unreachable", "timeout", "accepts connections and does not answer for 0.3 s", post.address, { timeout = 0.3 })
+    fails("orchestrator_unreachable", "timeout", "accepts connections and does not answer for 0.3 s", post.address,
+      { timeout = 0.3 })
     for _, words in ipairs { '{"pong":1}', '[]', '{"id":1,"registered":{"node":0}}', '{"id":2,"finished":true}',
       '{"id":1,"registered":{"node":0,"session":"s","nodes":[{}]}}' } do
       local pipe = io.popen(("%s spec/work/pretender.lua '%s'"):format(nodes.program, words))
