@@ -645,6 +645,7 @@ typedef struct luda_comm_options {
     const void *secret; /* of luda_rendezvous_new and luda_comm_connect: secret_bytes (at least 16) random bytes; NULL: none */
     size_t secret_bytes;
     int32_t encrypt;   /* of luda_comm_connect, with a secret; equal on all ranks */
+    int32_t port;      /* of luda_comm_connect: where other ranks connect to this one; 0: a free one */
 } luda_comm_options;
 
 /* The ranks of one process: out[r] is for the thread that is rank r. */

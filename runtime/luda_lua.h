@@ -33,6 +33,33 @@ LUDA_API const char *luda_rank_threads_result(luda_rank_threads *threads, int in
 /* Joins all threads; blocks until they have ended. */
 LUDA_API void luda_rank_threads_release(luda_rank_threads *threads);
 
+/* --- Messages between processes: how the nodes of registered peers speak with their orchestrator --- */
+
+typedef struct luda_post luda_post;
+
+/* One thread at a time uses a post; retain, release and stop may come from any. Loopback addresses only. */
+LUDA_API luda_status luda_post_new(luda_post **out);
+LUDA_API void luda_post_retain(luda_post *post);
+LUDA_API void luda_post_release(luda_post *post);
+/* From now on receive lets others in. "127.0.0.1:0" takes a free port; see luda_post_address. */
+LUDA_API luda_status luda_post_listen(luda_post *post, const char *address);
+LUDA_API const char *luda_post_address(const luda_post *post);
+/* *to is the number of the new connection. LUDA_EIO: nobody answers there, or not in time. */
+LUDA_API luda_status luda_post_connect(luda_post *post, const char *address, double timeout, int *to);
+/* Whole, or the connection ends. LUDA_EPEER: it has ended. */
+LUDA_API luda_status luda_post_send(luda_post *post, int to, const char *text, size_t size);
+/*
+ * The next message and the number of its connection; *text is NULL when that one has ended. Lent until the next call.
+ * LUDA_ETIMEOUT: nothing came, or a signal did. LUDA_ECANCELLED: stopped.
+ */
+LUDA_API luda_status luda_post_receive(luda_post *post, double timeout, int *from, const char **text, size_t *size);
+/* A connection that is not kept ends a few seconds after it was made. */
+LUDA_API void luda_post_keep(luda_post *post, int who);
+/* Ends a connection when what was sent has left. */
+LUDA_API void luda_post_drop(luda_post *post, int who);
+/* receive and connect, running or later, get LUDA_ECANCELLED. */
+LUDA_API void luda_post_stop(luda_post *post);
+
 /* --- Registered peers: callers of one process, on any threads, who meet under numbers --- */
 
 enum { LUDA_MOST_PEERS = 1024 };
@@ -47,10 +74,18 @@ LUDA_API luda_status luda_peer_register(int64_t peer, int wanted, const char *se
  */
 LUDA_API luda_status luda_peer_comm(uint64_t ticket, int64_t *peers, luda_comm **out);
 /*
- * Leaves; calls that wait for this peer fail, and those of the smaller group go on. lost: the peer went away without a word,
- * and every later call of the group is LUDA_EPEER. LUDA_ECLOSED: nobody is registered. LUDA_EINVAL: this peer is not.
+ * For a group of several nodes: retains what is not NULL, for as long as the group lives. The last finish closes `nodes`,
+ * the communicator of the nodes, and hands `post`, the line to the orchestrator, to its caller; a reset stops and closes both.
  */
-LUDA_API luda_status luda_peer_finish(uint64_t ticket, int lost);
+LUDA_API luda_status luda_peer_attach(uint64_t ticket, luda_comm *nodes, luda_post *post);
+/* The communicator of the nodes, with a reference. LUDA_ECANCELLED: the group was reset. */
+LUDA_API luda_status luda_peer_nodes(uint64_t ticket, luda_comm **out);
+/*
+ * Leaves; calls that wait for this peer fail, and those of the smaller group go on. lost: the peer went away without a word,
+ * and every later call of the group is LUDA_EPEER. *post: see luda_peer_attach; NULL where others remain, or nothing was
+ * attached. LUDA_ECLOSED: nobody is registered. LUDA_EINVAL: this peer is not.
+ */
+LUDA_API luda_status luda_peer_finish(uint64_t ticket, int lost, luda_post **post);
 /* Forgets all registrations; whoever waits, in register or in a call, gets LUDA_ECANCELLED. */
 LUDA_API void luda_peers_reset(void);
 

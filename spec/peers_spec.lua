@@ -93,11 +93,24 @@ describe("the error", function()
       end
       rejects("invalid_config", options, "set without " .. missing)
     end
-    assert.raises("unsupported", "groups of several nodes", dist.register, { peer = 1, config = dist.Config(four) })
+    for name, value in pairs { num_nodes = 1.5, data_service_port = 0, node_address = "127.0.0.1:3", global_address = 7 } do
+      local options = { [name] = value }
+      for other, usual in pairs(four) do
+        options[other] = options[other] or usual
+      end
+      rejects("invalid_config", options, name .. " is ")
+    end
     rejects("invalid_config", { reduce = "ring" }, "reduce is the string 'ring'; it can be direct, tree, centralized")
     rejects("invalid_config", { num_devices = 0 }, "num_devices is 0")
     rejects("invalid_config", { num_devices = 1.5 }, "num_devices is 1.5")
-    rejects("invalid_config", { timeout = 0 }, "timeout is 0")
+    for _, name in ipairs { "timeout", "connect_timeout", "retry_delay", "request_timeout" } do
+      for _, value in ipairs { 0, 0.0009, 86401, 0 / 0 } do
+        rejects("invalid_config", { [name] = value }, ("%s is %s; it can be 0.001 to 86400"):format(name, tostring(value)))
+      end
+    end
+    for _, value in ipairs { 0, 1.5, 65 } do
+      rejects("invalid_config", { connect_attempts = value }, ("connect_attempts is %s; it can be 1 to 64"):format(value))
+    end
   end)
 
   it("invalid_tree_arity: a tree without children", function()

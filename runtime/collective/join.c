@@ -24,7 +24,7 @@ typedef struct candidate {
 } candidate;
 
 typedef struct joining {
-    int rank, size, listener;
+    int rank, size, port, listener;
     luda_connection server;
     double timeout, deadline;
     uint8_t session[LUDA_SESSION_BYTES];
@@ -115,6 +115,7 @@ static luda_status say_join(joining *j)
     getsockname(j->server.fd, (struct sockaddr *)&here.storage, &here.length);
     luda__address_set_port(&here, 0);
     j->origin.here = here;
+    luda__address_set_port(&here, j->port);
     LUDA_TRY(luda__listen(&here, 2 * j->size, &j->listener));
     frame.payload = 2;
     luda__frame_write(&frame, bytes);
@@ -406,6 +407,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
                                const luda_comm_options *options, luda_comm **out)
 {
     joining j = { .rank = rank, .size = size, .server.fd = -1, .listener = -1, .origin.secret = secret };
+    luda_comm_options chosen;
     luda_address server;
     luda_status status;
     bool connected = false;
@@ -414,12 +416,16 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
                           LUDA_MAX_RANKS);
     if (!luda__session_parse(session, j.session))
         return luda__fail(LUDA_EINVAL, "connect: a session is %d hexadecimal digits", 2 * LUDA_SESSION_BYTES);
+    LUDA_TRY(luda__options(options, &chosen));
+    if (chosen.port < 0 || chosen.port > 65535)
+        return luda__fail(LUDA_EINVAL, "connect: port %d; 0 to 65535 are possible", chosen.port);
+    j.port = chosen.port;
     LUDA_TRY(luda__address_parse(address, &server));
     if (!secret)
         LUDA_TRY(luda__address_check(&server, "connect"));
     if (size == 1)
         return luda_comm_new_local_group(1, options, out);
-    j.timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
+    j.timeout = chosen.timeout > 0 ? chosen.timeout : luda__default_timeout;
     j.deadline = luda__now() + j.timeout;
     LUDA_TRY_OR(status, allocate(&j), done);
     LUDA_TRY_OR(status, reach(&j, &server), done);

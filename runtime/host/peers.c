@@ -30,6 +30,8 @@ static struct {
     double first; /* when the first came, monotonic seconds */
     double timeout;
     char *settings;
+    luda_comm *nodes; /* of a group of several nodes: their communicator, and the line to the orchestrator */
+    luda_post *post;
     seat seats[LUDA_MOST_PEERS]; /* in the order of their numbers */
 } group = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -73,10 +75,29 @@ static const char *present(char *buffer, size_t room)
     return buffer;
 }
 
+/* Nodes that wait for this one learn that it has left. */
+static void leave_nodes(void)
+{
+    if (group.nodes)
+        luda_comm_close(group.nodes);
+    luda_comm_release(group.nodes);
+    group.nodes = NULL;
+}
+
+static void hang_up(void)
+{
+    if (group.post)
+        luda_post_stop(group.post);
+    luda_post_release(group.post);
+    group.post = NULL;
+}
+
 static void forget_if_empty(void)
 {
     if (group.count > 0)
         return;
+    leave_nodes();
+    hang_up();
     group.ready = group.broken = false;
     free(group.settings);
     group.settings = NULL;
@@ -211,11 +232,44 @@ luda_status luda_peer_comm(uint64_t ticket, int64_t *peers, luda_comm **out)
     return status;
 }
 
-luda_status luda_peer_finish(uint64_t ticket, int lost)
+luda_status luda_peer_attach(uint64_t ticket, luda_comm *nodes, luda_post *post)
+{
+    luda_status status = LUDA_OK;
+    pthread_mutex_lock(&group.lock);
+    if (find(ticket) < 0)
+        status = luda__host_fail(LUDA_ECANCELLED, "register: the group was reset");
+    if (status == LUDA_OK && nodes) {
+        luda_comm_retain(nodes);
+        leave_nodes();
+        group.nodes = nodes;
+    }
+    if (status == LUDA_OK && post) {
+        luda_post_retain(post);
+        hang_up();
+        group.post = post;
+    }
+    pthread_mutex_unlock(&group.lock);
+    return status;
+}
+
+luda_status luda_peer_nodes(uint64_t ticket, luda_comm **out)
+{
+    luda_status status = LUDA_OK;
+    pthread_mutex_lock(&group.lock);
+    if (find(ticket) < 0 || !group.nodes)
+        status = luda__host_fail(LUDA_ECANCELLED, "register: the group was reset");
+    else
+        luda_comm_retain(*out = group.nodes);
+    pthread_mutex_unlock(&group.lock);
+    return status;
+}
+
+luda_status luda_peer_finish(uint64_t ticket, int lost, luda_post **post)
 {
     luda_status status = LUDA_OK;
     char who[200];
     int at;
+    *post = NULL;
     pthread_mutex_lock(&group.lock);
     at = find(ticket);
     if (at < 0 && group.count == 0)
@@ -226,6 +280,12 @@ luda_status luda_peer_finish(uint64_t ticket, int lost)
     if (at >= 0 && lost) {
         group.broken = true;
         group.lost = group.seats[at].peer;
+        leave_nodes(); /* a broken node is of no use to the others */
+        hang_up();
+    }
+    if (at >= 0 && group.count == 1) {
+        *post = group.post;
+        group.post = NULL;
     }
     if (at >= 0)
         remove_seat(at);
@@ -242,6 +302,8 @@ void luda_peers_reset(void)
     for (int i = 0; i < group.count; i++)
         if (group.seats[i].comm)
             luda_comm_abort(group.seats[i].comm, "the group was reset");
+    leave_nodes();
+    hang_up();
     while (group.count > 0)
         remove_seat(group.count - 1);
     pthread_cond_broadcast(&group.changed);

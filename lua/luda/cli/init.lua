@@ -8,6 +8,7 @@ usage: luda                        interactive session (a script, when input is 
        luda SCRIPT.lua ARG…        runs a script
        luda -e CODE                runs a line of code
        luda run -n N SCRIPT.lua …  runs a script on N ranks; luda run --help says more
+       luda orchestrate           joins nodes of registered peers; luda orchestrate --help says more
        luda record ls|verify|diff|convert FILE…
        luda info                   version, devices, threads, libraries
 ]]
@@ -53,7 +54,9 @@ local function run_script(list, first)
   return run_chunk(own[0] and loadfile(own[0]), ("cannot open %s"):format(tostring(own[0])), unpack(own))
 end
 
-local COMMANDS = { run = "luda.cli.run", record = "luda.cli.record", info = "luda.cli.info" }
+local COMMANDS = {
+  run = "luda.cli.run", orchestrate = "luda.cli.orchestrate", record = "luda.cli.record", info = "luda.cli.info",
+}
 
 local function run_command(list, program)
   local rest = {}

@@ -11,6 +11,10 @@ local errors = require "luda.error"
 ---@field node_address? string of this node, with the data port
 ---@field data_service_port? integer
 ---@field timeout number seconds for registering and for every call
+---@field connect_attempts integer how often the orchestrator is called, with pauses from retry_delay on, doubled up to 5 s
+---@field connect_timeout number seconds for each
+---@field retry_delay number
+---@field request_timeout number seconds for the orchestrator's answer, and for the nodes to connect to each other
 local Config = class("luda.dist.Config")
 
 local STRATEGIES = {
@@ -18,17 +22,32 @@ local STRATEGIES = {
   broadcast = { "direct", "tree", "centralized" },
 }
 local NODE_FIELDS = { "data_service_port", "global_address", "node_address", "num_nodes" }
-local KNOWN = { num_devices = 1, timeout = 300 }
+local KNOWN = { num_devices = 1 }
+--- What the environment may set where the configuration does not: LUDA_COLLECTIVE_TIMEOUT and so on.
+local LIMITS = {
+  timeout = { 300, 0.001, 86400, "LUDA_COLLECTIVE_TIMEOUT" }, connect_timeout = { 5, 0.001, 86400, "LUDA_CONNECT_TIMEOUT" },
+  retry_delay = { 0.1, 0.001, 86400, "LUDA_RETRY_DELAY" }, request_timeout = { 30, 0.001, 86400, "LUDA_REQUEST_TIMEOUT" },
+  connect_attempts = { 5, 1, 64, "LUDA_CONNECT_ATTEMPTS" },
+}
 for call in pairs(STRATEGIES) do
   KNOWN[call], KNOWN["global_" .. call] = "direct", "direct"
 end
 for _, name in ipairs(NODE_FIELDS) do
   KNOWN[name] = args.absent
 end
+for name in pairs(LIMITS) do
+  KNOWN[name] = args.absent
+end
 
 function Config:init(options)
   for name, value in pairs(args.options("Config", options, KNOWN)) do
     self[name] = value
+  end
+  for name, limit in pairs(LIMITS) do
+    local set = os.getenv(limit[4])
+    if self[name] == nil then
+      self[name] = set and (tonumber(set) or set) or limit[1]
+    end
   end
 end
 
@@ -39,6 +58,12 @@ function Config.raise(kind, code, text, ...)
   errors.raise_with(code, text:format(...), { detail = { kind = kind } })
 end
 local raise = Config.raise
+
+--- The same for an error between nodes: detail.kind is "global", detail.inner says which it is.
+function Config.raise_global(inner, code, op, text, ...)
+  errors.raise_with(code, ("%s: Global(%s): %s"):format(op, inner, text:format(...)), {
+    detail = { kind = "global", inner = inner } })
+end
 
 --- The algorithm of a strategy: "tree(3)" names a tree with an arity, which concerns the way, not the result.
 local function algorithm(name, strategy)
@@ -57,6 +82,17 @@ local function algorithm(name, strategy)
     table.concat(known, ", "))
 end
 
+local function check_limits(self)
+  for name, limit in pairs(LIMITS) do
+    local value = self[name]
+    if type(value) ~= "number" or not (value >= limit[2] and value <= limit[3]) or
+      (name == "connect_attempts" and value ~= math.floor(value)) then
+      raise("invalid_config", "invalid", "register: %s is %s; it can be %g to %g (also from %s)", name, args.describe(value),
+        limit[2], limit[3], limit[4])
+    end
+  end
+end
+
 local function check_nodes(self)
   local set, missing = {}, {}
   for _, name in ipairs(NODE_FIELDS) do
@@ -65,18 +101,31 @@ local function check_nodes(self)
   if #set > 0 and #missing > 0 then
     raise("invalid_config", "invalid", "register: %s set without %s; a group of several nodes needs all four",
       table.concat(set, ", "), table.concat(missing, ", "))
+  elseif #set == 0 then
+    return
+  end
+  local nodes, port = self.num_nodes, self.data_service_port
+  if type(nodes) ~= "number" or nodes > 1024 or nodes ~= math.floor(nodes) then
+    raise("invalid_config", "invalid", "register: num_nodes is %s; it can be 1 to 1024", args.describe(nodes))
+  elseif type(port) ~= "number" or port < 1 or port > 65535 or port ~= math.floor(port) then
+    raise("invalid_config", "invalid", "register: data_service_port is %s; it can be 1 to 65535", args.describe(port))
+  elseif type(self.node_address) ~= "string" or not self.node_address:find(":" .. port .. "$") then
+    raise("invalid_config", "invalid", "register: node_address is %s; it must be host:%d, with the data port",
+      args.describe(self.node_address), port)
+  elseif type(self.global_address) ~= "string" then
+    raise("invalid_config", "invalid", "register: global_address is %s; it must be the orchestrator's host:port",
+      args.describe(self.global_address))
   end
 end
 
 --- Raises unless the fields go together; the algorithms by call.
 ---@return table<string, string>
 function Config:check()
-  local devices, timeout = self.num_devices, self.timeout
+  local devices = self.num_devices
   if type(devices) ~= "number" or devices < 1 or devices > 1024 or devices ~= math.floor(devices) then
     raise("invalid_config", "invalid", "register: num_devices is %s; it can be 1 to 1024", args.describe(devices))
-  elseif type(timeout) ~= "number" or timeout ~= timeout or timeout <= 0 then
-    raise("invalid_config", "invalid", "register: timeout is %s; it must be a positive number of seconds", args.describe(timeout))
   end
+  check_limits(self)
   check_nodes(self)
   local algorithms = {}
   for call in pairs(STRATEGIES) do

@@ -8,8 +8,10 @@ local host = require "luda.host"
 local memory = require "luda.memory"
 local tensors = require "luda.tensor"
 local Comm = require "luda.dist.comm"
+local across = require "luda.dist.across"
 local ask = require "luda.dist.ask"
 local Config = require "luda.dist.config"
+local enrol = require "luda.dist.enrol"
 
 local ffi, C = lib.ffi, lib.C
 local raise = Config.raise
@@ -20,6 +22,7 @@ local raise = Config.raise
 local Peer = class("luda.Peer")
 
 local ids = ffi.new("int64_t[?]", 1024)
+local lines, dropped = ffi.new("luda_post *[1]"), ffi.new("luda_post *[1]")
 
 --- A peer that has not registered.
 ---@param id integer
@@ -42,9 +45,6 @@ local REGISTER_KINDS = { invalid = "multiple_register", mismatch = "register_par
 function Peer:register(device, config)
   config = getmetatable(config) == Config and config or Config(config)
   local algorithms = config:check()
-  if config.num_nodes then
-    raise("other", "unsupported", "register: groups of several nodes are not supported; leave num_nodes and its addresses out")
-  end
   local kind, index = args.device("register", device or "cpu")
   local ticket = ffi.new("uint64_t[1]")
   C.luda_context_use(lib.context)
@@ -54,8 +54,11 @@ function Peer:register(device, config)
   end
   self.config, self.algorithms, self.device = config, algorithms, args.device_name { type = kind, index = index }
   self.ticket = ffi.gc(ticket, function(lost)
-    host.C.luda_peer_finish(lost[0], 1)
+    host.C.luda_peer_finish(lost[0], 1, dropped)
   end)
+  if config.num_nodes then
+    across.register(self)
+  end
   return self
 end
 
@@ -82,7 +85,7 @@ function Peer:comm(op)
 end
 
 --- Whether another peer has finished, so that this one has another communicator.
-local function regrouped(self, comm)
+function Peer:regrouped(comm)
   local ok, current = pcall(self.comm, self, "peer")
   return ok and current ~= comm
 end
@@ -105,7 +108,7 @@ function Peer.kind_of(op, err)
 end
 
 --- Raises a failed call's error once more, with its kind and in the peers' numbers.
-local function complain(self, op, err)
+function Peer:complain(op, err)
   if getmetatable(err) ~= errors.Error then
     error(err, 0)
   end
@@ -166,13 +169,13 @@ local function call(self, op, root, check, work)
     local fine, result = pcall(check, comm)
     if not fine then
       refuse(comm, op, root)
-      complain(self, op, result)
+      self:complain(op, result)
     end
     fine, result = pcall(work, comm, result)
     if fine then
       return result and result:to(self.device)
-    elseif type(result) ~= "table" or result.code ~= "peer" or not regrouped(self, comm) then
-      complain(self, op, result)
+    elseif type(result) ~= "table" or result.code ~= "peer" or not self:regrouped(comm) then
+      self:complain(op, result)
     end
   end
 end
@@ -182,6 +185,9 @@ end
 ---@param how string "sum" or "mean", or another that a communicator knows
 ---@return luda.Tensor
 function Peer:all_reduce(tensor, how)
+  if self.node then
+    return across.all_reduce(self, tensor, how)
+  end
   return call(self, "all_reduce", nil, function()
     Peer.check_reduction("all_reduce", tensor, how)
   end, function(comm)
@@ -195,6 +201,9 @@ end
 ---@param root integer a peer's number
 ---@return luda.Tensor?
 function Peer:reduce(tensor, how, root)
+  if self.node then
+    return across.reduce(self, tensor, how, root)
+  end
   return call(self, "reduce", nil, function()
     Peer.check_reduction("reduce", tensor, how)
     return self:rank_of("reduce", root)
@@ -207,6 +216,9 @@ end
 ---@param tensor? luda.Tensor
 ---@return luda.Tensor
 function Peer:broadcast(tensor)
+  if self.node then
+    return across.broadcast(self, tensor)
+  end
   return call(self, "broadcast", nil, function()
     Peer.check_sent(tensor)
   end, function(comm)
@@ -223,14 +235,22 @@ end
 --- Leaves the group. The others go on without this peer.
 function Peer:finish()
   local ticket = self.ticket and self.ticket[0] or 0
-  local status = host.C.luda_peer_finish(ticket, 0)
+  local status = host.C.luda_peer_finish(ticket, 0, lines)
+  local line = lines[0]
   if self.ticket then
     ffi.gc(self.ticket, nil)
+  end
+  if self.node then
+    self.node:release()
+    self.node = nil
   end
   if status ~= 0 then
     fail(status, { invalid = "multiple_unregister", closed = "register_not_first_operation" })
   end
   self.current = nil
+  if line ~= nil then -- this was the node's last peer
+    enrol.finish(line, self.config)
+  end
 end
 
 function Peer:__tostring()

@@ -58,11 +58,11 @@ end
 --- Joins a meeting; returns when all ranks have come. encrypt, with a secret, must be the same on all of them. Another
 -- transport than "tcp" takes of rank, size, address and session what it needs.
 ---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, transport: string?,
----  secret: string?, encrypt: boolean?}
+---  secret: string?, encrypt: boolean?, port: integer?} port: where other ranks connect to this one
 ---@return luda.Comm
 function M.connect(options, place)
   options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
-    size = args.absent, timeout = 300, transport = "tcp", secret = args.absent, encrypt = false })
+    size = args.absent, timeout = 300, transport = "tcp", secret = args.absent, encrypt = false, port = 0 })
   if options.transport ~= "tcp" then
     return transport.open(options.transport, options, options)
   elseif type(options.address) ~= "string" then

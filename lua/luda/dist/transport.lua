@@ -19,14 +19,14 @@ function M.load_transport(path)
 end
 
 --- What C gets. It points into the secret: nothing may be allocated between this and the call.
----@param options {timeout: number?, secret: string?, encrypt: boolean?}
+---@param options {timeout: number?, secret: string?, encrypt: boolean?, port: integer?}
 function M.settings(op, options)
   local settings, secret = ffi.new("luda_comm_options"), options.secret
   if secret ~= nil and type(secret) ~= "string" then
     errors.raise("invalid", "%s: secret must be a string, not a %s", op, type(secret))
   end
   settings.size, settings.timeout = ffi.sizeof(settings), args.number(op, "timeout", options.timeout or 0)
-  settings.encrypt = options.encrypt and 1 or 0
+  settings.encrypt, settings.port = options.encrypt and 1 or 0, args.integer(op, "port", options.port or 0)
   if secret then
     settings.secret, settings.secret_bytes = secret, #secret
   end
