@@ -7,14 +7,11 @@
  */
 #include "collective.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-static const double grace = 1.0; /* seconds */
 
 double luda__now(void)
 {
@@ -186,7 +183,7 @@ luda_record *luda__board_record(luda_board *board, uint64_t sequence)
     return record;
 }
 
-static bool nobody_lost(const luda_board *board)
+bool luda__board_complete(const luda_board *board)
 {
     for (int r = 0; r < board->size; r++)
         if (board->seats[r].presence != LUDA_PRESENT)
@@ -209,7 +206,7 @@ static luda_record *arrive(luda_board *board, int from, const luda_announcement 
     record->asked[from] = *asked;
     /* A remote rank may be through with the call, and gone, before the news of the last arrival reaches us. */
     record->settled = record->arrived == board->size && !record->failed && !board->aborted &&
-                      (board->resident >= 0 || nobody_lost(board));
+                      (board->resident >= 0 || luda__board_complete(board));
     return record;
 }
 
@@ -262,6 +259,7 @@ void luda_board_alive(luda_board *board, int rank, uint64_t sequence, int waitin
     seat->waiting = waiting != 0;
     if (sequence > seat->sequence)
         seat->sequence = sequence;
+    luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
 }
 
@@ -271,100 +269,6 @@ void luda_board_position(luda_board *board, int rank, uint64_t *sequence, int *w
     *sequence = board->seats[rank].sequence;
     *waiting = board->seats[rank].waiting;
     pthread_mutex_unlock(&board->lock);
-}
-
-/* --- Blame --- */
-
-/* A rank that left right after a call had failed on it, a call that succeeded here: that failure is what happened. */
-static bool find_earlier_fault(const luda_wait *wait, int rank, luda_comm_fault *fault)
-{
-    uint64_t last = wait->board->seats[rank].sequence;
-    const luda_record *record = &wait->board->records[last % LUDA_RECORDS];
-    if (last == 0 || record->sequence != last || !record->failed || last >= wait->sequence)
-        return false;
-    *fault = record->fault;
-    snprintf(fault->text, sizeof fault->text, "%s: rank %d left after call %llu failed there: %.300s", wait->name, rank,
-             (unsigned long long)last, record->fault.text);
-    return true;
-}
-
-/*
- * Some rank that the call needs is gone: those that died, or, if none did, those that left. One that had arrived may have
- * completed the call (its last) while others are still hearing of it: it gets a moment.
- */
-static bool find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
-{
-    luda_board *board = wait->board;
-    char who[128];
-    const char *text = NULL;
-    int worst = LUDA_PRESENT;
-    for (int r = 0; r < board->size; r++)
-        if (!record->here[r] || board->resident < 0 || luda__now() >= board->seats[r].lost_at + grace)
-            worst = board->seats[r].presence > worst ? board->seats[r].presence : worst;
-    if (worst == LUDA_PRESENT)
-        return false;
-    for (int r = 0; r < board->size && worst == LUDA_LEFT; r++)
-        if (board->seats[r].presence == LUDA_LEFT && find_earlier_fault(wait, r, fault))
-            return true;
-    luda__fault(fault, LUDA_EPEER, "lost");
-    for (int r = board->size - 1; r >= 0; r--)
-        if (board->seats[r].presence == worst) {
-            luda__blame(fault, r);
-            text = board->seats[r].lost_text;
-        }
-    luda__culprits_text(fault, board->size, who, sizeof who);
-    snprintf(fault->text, sizeof fault->text, "%s: lost %s (%s)", wait->name, who, text);
-    return true;
-}
-
-/* Ranks that have not arrived. Who waits as we do is never among them. */
-static void blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
-{
-    luda_board *board = wait->board;
-    char who[128], seen[96] = "";
-    int first = -1, count = 0;
-    luda__fault(fault, LUDA_ETIMEOUT, "absent");
-    for (int r = board->size - 1; r >= 0; r--)
-        if (!record->here[r]) {
-            luda__blame(fault, r);
-            first = r;
-            count++;
-        }
-    luda__culprits_text(fault, board->size, who, sizeof who);
-    if (first >= 0 && board->seats[first].sequence > 0)
-        snprintf(seen, sizeof seen, "; rank %d was last seen at call %llu, %s", first,
-                 (unsigned long long)board->seats[first].sequence, luda__call_name(board->seats[first].operation));
-    snprintf(fault->text, sizeof fault->text, "%s: timed out after %g s: %s %s not arrived at call %llu%s", wait->name,
-             wait->timeout, who, count == 1 ? "has" : "have", (unsigned long long)wait->sequence, seen);
-}
-
-bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault)
-{
-    luda_board *board = wait->board;
-    luda_record *record = wait->sequence ? luda__board_record(board, wait->sequence) : NULL;
-    if (board->aborted) {
-        *fault = board->abort_fault;
-        return true;
-    }
-    if (board->seats[wait->rank].presence != LUDA_PRESENT) {
-        luda__fault(fault, LUDA_ECLOSED, "%s: the communicator was closed", wait->name);
-        return true;
-    }
-    if (wait->sequence && !record) {
-        luda__fault(fault, LUDA_ETIMEOUT, "%s: the other ranks gave call %llu up long ago", wait->name,
-                    (unsigned long long)wait->sequence);
-        luda__blame(fault, wait->rank);
-        return true;
-    }
-    if (record && record->failed) {
-        *fault = record->fault;
-        if (luda__blamed(fault, wait->rank))
-            snprintf(fault->text, sizeof fault->text,
-                     "%s: the other ranks gave call %llu up because of rank %d: %.300s", wait->name,
-                     (unsigned long long)wait->sequence, wait->rank, record->fault.text);
-        return true;
-    }
-    return false;
 }
 
 /* --- A call --- */
@@ -404,6 +308,7 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
     luda_status status = LUDA_OK;
 
     pthread_mutex_lock(&board->lock);
+    luda__patience_begin(wait);
     for (;;) {
         luda_record *record = luda__board_record(board, wait->sequence);
         if (record && record->settled) {
@@ -416,12 +321,7 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             status = (luda_status)fault->status;
             break;
         }
-        if (find_lost(wait, record, fault)) {
-            mine = true;
-        } else if (luda__now() >= wait->deadline) {
-            blame_absent(wait, record, fault);
-            mine = true;
-        }
+        mine = luda__blame_lost(wait, record, fault) || luda__blame_absent(wait, record, fault);
         if (mine) {
             status = (luda_status)fault->status;
             record->failed = true;
@@ -429,8 +329,7 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             luda__board_wake(board);
             break;
         }
-        luda__board_sleep(board, wait->rank,
-                          nobody_lost(board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4));
+        luda__patience_sleep(wait);
     }
     pthread_mutex_unlock(&board->lock);
     if (mine && wait->transport->fail)

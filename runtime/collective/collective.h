@@ -98,6 +98,8 @@ typedef struct luda_wait {
     uint64_t sequence; /* 0: a message of send and recv */
     double timeout, deadline; /* deadline is set by arriving */
     const char *name; /* of the call */
+    bool asked, spared;       /* blame.c */
+    double answers_by, awake; /* until when answers may come; when it meant to look again */
 } luda_wait;
 
 void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out);
@@ -133,8 +135,19 @@ luda_record *luda__board_record(luda_board *board, uint64_t sequence);
 void luda__board_wake(luda_board *board);
 void luda__board_wake_one(luda_board *board, int rank);
 void luda__board_sleep(luda_board *board, int rank, double until);
-bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault); /* aborted, closed or given up */
+bool luda__board_complete(const luda_board *board); /* nobody is lost */
 void luda__mail_clear(luda_board *board, int rank);
+
+/* --- Blame (blame.c), with the board's lock held; true: the call is over, for the reason in the fault --- */
+
+bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault); /* aborted, closed or given up */
+bool luda__blame_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault);
+/* The deadline is over: before all have arrived; with data due from some (or, due from nobody, not all of ours taken). */
+bool luda__blame_absent(luda_wait *wait, const luda_record *record, luda_comm_fault *fault);
+bool luda__blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault);
+/* A phase of waiting begins; between looks at what it waits for, the rank sleeps, and asks the others near the deadline. */
+void luda__patience_begin(luda_wait *wait);
+void luda__patience_sleep(luda_wait *wait);
 
 /* --- Communicators (comm.c) --- */
 

@@ -5,8 +5,6 @@
  */
 #include "collective.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -259,38 +257,6 @@ luda_status luda__mail_post(luda_board *board, int rank, int from, luda_slot_nam
     return status;
 }
 
-/* Ranks that keep us waiting in the data phase: the silent ones, else those elsewhere, else those whose data is due. */
-static void blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault)
-{
-    luda_board *board = wait->board;
-    char who[128];
-    const char *text = "no answer from";
-    bool found = false;
-    luda__fault(fault, LUDA_ETIMEOUT, "late");
-    for (int r = 0; r < board->size && wait->transport->query; r++)
-        if (r != wait->rank && !board->seats[r].answered) {
-            luda__blame(fault, r);
-            found = true;
-        }
-    if (!found) {
-        text = "no longer in this call:";
-        for (int r = 0; r < board->size; r++)
-            if (r != wait->rank && due[r] && wait->sequence &&
-                (board->seats[r].sequence != wait->sequence || !board->seats[r].waiting)) {
-                luda__blame(fault, r);
-                found = true;
-            }
-    }
-    if (!found) {
-        text = "no data from";
-        for (int r = 0; r < board->size; r++)
-            if (due[r])
-                luda__blame(fault, r);
-    }
-    luda__culprits_text(fault, board->size, who, sizeof who);
-    snprintf(fault->text, sizeof fault->text, "%s: timed out after %g s: %s %s", wait->name, wait->timeout, text, who);
-}
-
 /* Which ranks a waiter still needs; false: none. */
 typedef bool (*need)(luda_wait *wait, uint64_t what, const luda_slot_name *slot, bool *due);
 
@@ -331,49 +297,26 @@ static bool lost_among(luda_wait *wait, const bool *due, bool all, luda_comm_fau
     return false;
 }
 
-static void ask_everyone(luda_wait *wait)
-{
-    luda_board *board = wait->board;
-    for (int r = 0; r < board->size; r++)
-        board->seats[r].answered = false;
-    pthread_mutex_unlock(&board->lock);
-    wait->transport->query(wait->transport->state);
-    pthread_mutex_lock(&board->lock);
-}
-
-/* The one loop of the data phase. Near the deadline all others are asked where they are. */
+/* The one loop of the data phase. */
 static luda_status await(luda_wait *wait, need needed, uint64_t what, const luda_slot_name *slot,
                          luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
-    double ask_at = wait->deadline - fmin(wait->timeout / 2, 2.0);
-    bool asked = wait->transport->query == NULL, due[LUDA_MAX_RANKS];
+    bool due[LUDA_MAX_RANKS];
     luda_status status = LUDA_OK;
 
     pthread_mutex_lock(&board->lock);
+    luda__patience_begin(wait);
     for (;;) {
-        double now;
         memset(due, 0, (size_t)board->size);
         if (!needed(wait, what, slot, due))
             break;
-        now = luda__now();
-        if (luda__board_stopped(wait, fault) || lost_among(wait, due, needed == need_flush, fault)) {
+        if (luda__board_stopped(wait, fault) || lost_among(wait, due, needed == need_flush, fault) ||
+            luda__blame_late(wait, due, fault)) {
             status = (luda_status)fault->status;
             break;
         }
-        if (asked && now >= wait->deadline) {
-            blame_late(wait, due, fault);
-            status = LUDA_ETIMEOUT;
-            break;
-        }
-        if (!asked && now >= ask_at) {
-            /* A call that comes here late, with its deadline near, still gives the others time to answer. */
-            wait->deadline = fmax(wait->deadline, now + 0.1);
-            ask_everyone(wait);
-            asked = true;
-            continue;
-        }
-        luda__board_sleep(board, wait->rank, asked ? wait->deadline : ask_at);
+        luda__patience_sleep(wait);
     }
     pthread_mutex_unlock(&board->lock);
     return status;

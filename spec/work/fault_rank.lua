@@ -1,0 +1,219 @@
+--- One rank of spec.processes: joins, does what the job says, and writes down what it saw.
+-- usage: luda fault_rank.lua FOLDER RANK
+
+local luda = require "luda"
+local lib = require "luda.ffi"
+local folder = require "luda.folder"
+local json = require "luda.json"
+local memory = require "luda.memory"
+local processes = require "spec.processes"
+
+local ffi, C, dist, now = lib.ffi, lib.C, luda.dist, processes.now
+
+ffi.cdef [[
+  int prctl(int option, unsigned long value, unsigned long a, unsigned long b, unsigned long c);
+  int getpid(void);
+  int setsockopt(int socket, int level, int name, const void *value, unsigned size);
+]]
+ffi.C.prctl(1, 9, 0, 0, 0) -- killed with the process of the spec
+
+local dir, rank = arg[1], tonumber(arg[2])
+local file = assert(io.open(dir .. "/job.json"))
+local job = json.decode(file:read("*a"))
+file:close()
+local diary = assert(io.open(("%s/events.%d"):format(dir, rank), "w"))
+
+local function note(event, row)
+  row = row or {}
+  row.event, row.at = event, now()
+  diary:write(json.encode(row), "\n")
+  diary:flush()
+end
+
+local function open_things()
+  return #folder.list("/proc/self/fd") + #folder.list("/proc/self/task")
+end
+
+local function is_victim(r)
+  for _, victim in ipairs(job.victims or {}) do
+    if victim == r then
+      return true
+    end
+  end
+  return false
+end
+
+local function join(home, as, size)
+  return dist.connect { address = home.address, session = home.session, rank = as, size = size, timeout = 20 }
+end
+
+local function die()
+  ffi.C.kill(ffi.C.getpid(), processes.KILL)
+end
+
+local SETTINGS = { timeout = job.deadline, algorithm = job.algorithm }
+
+--- Sums over all ranks until a call fails; the failure.
+local function sum_until_failure(comm, x, limit)
+  local expected = comm.size * (comm.size + 1) / 2
+  for call = 1, limit or math.huge do
+    local started = now()
+    local fine, problem = pcall(function()
+      luda.scope(function()
+        local y = comm:all_reduce(x, "sum", SETTINGS)
+        assert(y:min():item() == expected and y:max():item() == expected, "a wrong sum")
+      end)
+    end)
+    if not fine then
+      return problem, now() - started, call
+    end
+    processes.sleep(job.pause or 0)
+  end
+end
+
+--- Three calls at once, until the first of them fails: the status words of all three.
+local function queue_until_failure(comm, x)
+  local settings = ffi.new("luda_comm_options", { size = ffi.sizeof("luda_comm_options"), timeout = job.deadline })
+  local words
+  repeat
+    local works = ffi.new("luda_work *[3]")
+    words = {}
+    for i = 0, 2 do
+      lib.check(C.luda_comm_start(comm.pointer, C.LUDA_CALL_ALL_REDUCE, memory.pointer(x), C.LUDA_REDUCE_SUM, 0, 0, settings,
+        works + i))
+    end
+    for i = 0, 2 do
+      words[i + 1] = ffi.string(C.luda_status_word(C.luda_work_wait(works[i], 60, nil)))
+      C.luda_work_release(works[i])
+    end
+  until words[1] ~= "ok" or words[2] ~= "ok" or words[3] ~= "ok"
+  return words
+end
+
+--- Share of a core that this process uses while its rank waits for nothing.
+local function idle_share()
+  local clock, started = os.clock(), now()
+  processes.sleep(0.1)
+  return (os.clock() - clock) / (now() - started)
+end
+
+--- The survivors meet again, in their order, and sum up.
+local function meet_again()
+  local as, count = 0, 0
+  for r = 0, job.size - 1 do
+    if not is_victim(r) then
+      as, count = r < rank and as + 1 or as, count + 1
+    end
+  end
+  local comm = join(job.homes[2], as, count)
+  local sum = comm:all_reduce(luda.full({ 5 }, rank + 1), "sum"):totable()
+  comm:barrier()
+  comm:close()
+  return sum
+end
+
+local function live_until_failure(comm)
+  local x = luda.full({ job.count or 1000 }, rank + 1)
+  if not job.cold then
+    comm:barrier()
+  end
+  note("ready")
+  local words = job.queued and queue_until_failure(comm, x) or nil
+  local problem, seconds, call = sum_until_failure(comm, x)
+  note("failed", { code = problem.code, culprits = problem.culprits, message = tostring(problem), seconds = seconds, call = call,
+    words = words })
+end
+
+local acts = {}
+
+function acts.loop(comm)
+  live_until_failure(comm)
+end
+
+function acts.die_at_once()
+  die()
+end
+
+function acts.die_between(comm)
+  comm:barrier()
+  note("ready")
+  sum_until_failure(comm, luda.full({ job.count or 1000 }, rank + 1), 2)
+  die()
+end
+
+--- Reset connections instead of closed ones.
+function acts.die_with_reset(comm)
+  comm:barrier()
+  note("ready")
+  for _, fd in ipairs(folder.list("/proc/self/fd")) do
+    ffi.C.setsockopt(tonumber(fd), 1, 13, ffi.new("int[2]", 1, 0), 8) -- SO_LINGER of zero seconds
+  end
+  die()
+end
+
+function acts.exit(comm)
+  comm:barrier()
+  note("ready")
+  processes.sleep(0.1)
+  os.exit(0)
+end
+
+function acts.close(comm)
+  comm:barrier()
+  note("ready")
+  comm:close()
+  processes.sleep(0.5)
+end
+
+--- The main thread computes, the network thread answers.
+function acts.busy(comm)
+  comm:barrier()
+  note("ready")
+  local ends = now() + job.busy
+  repeat until now() > ends
+  live_until_failure(comm)
+end
+
+local function survive(comm, before)
+  live_until_failure(comm)
+  local row = { idle = idle_share() }
+  if job.usable then -- by all ranks, also the one that was named
+    row.sum = comm:all_reduce(luda.full({ 5 }, rank + 1), "sum", { timeout = 10 }):totable()
+  end
+  local started = now()
+  comm:close()
+  row.close_seconds = now() - started
+  if job.survivors then
+    row.sum = meet_again()
+  end
+  local ends = now() + 3
+  repeat
+    processes.sleep(0.02)
+    row.left_open = open_things() - before
+  until row.left_open <= 0 or now() > ends
+  note("after", row)
+end
+
+local function main()
+  dist.rendezvous({ size = 2 }):close() -- starts the network thread
+  local before = open_things()
+  local comm = join(job.homes[1], rank, job.size)
+  note("joined", { pid = ffi.C.getpid() })
+  if job.task then
+    note("done", { result = require("spec.work." .. job.task)(comm, job) })
+    comm:close()
+  elseif is_victim(rank) and not (job.act == "busy" and job.usable) then
+    acts[job.act](comm)
+  else
+    if is_victim(rank) then
+      local ready = live_until_failure
+      live_until_failure = function()
+        live_until_failure = ready
+        acts.busy(comm)
+      end
+    end
+    survive(comm, before)
+  end
+end
+
+main()
