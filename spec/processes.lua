@@ -74,7 +74,7 @@ function M.start(job)
   open_groups[#open_groups + 1] = group
   helper.write(group.dir .. "/job.json", json.encode(job))
   for rank = 0, job.size - 1 do
-    group.pids[rank] = M.spawn(("%s %s exec %s spec/work/fault_rank.lua %s %d >%s/out.%d 2>&1"):format(job.environment or "",
+    group.pids[rank] = M.spawn(("export LUDA_THREADS=1 %s; exec %s %s spec/work/fault_rank.lua %s %d >%s/out.%d 2>&1"):format(job.environment or "",
       job.prefix or "", PROGRAM, group.dir, rank, group.dir, rank))
   end
   return group

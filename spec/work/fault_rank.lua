@@ -30,8 +30,9 @@ local function note(event, row)
   diary:flush()
 end
 
+--- Numbers of open files, and of threads.
 local function open_things()
-  return #folder.list("/proc/self/fd") + #folder.list("/proc/self/task")
+  return #folder.list("/proc/self/fd"), #folder.list("/proc/self/task")
 end
 
 local function is_victim(r)
@@ -112,12 +113,7 @@ local function meet_again()
   return sum
 end
 
-local function live_until_failure(comm)
-  local x = luda.full({ job.count or 1000 }, rank + 1)
-  if not job.cold then
-    comm:barrier()
-  end
-  note("ready")
+local function fail(comm, x)
   local words = job.queued and queue_until_failure(comm, x) or nil
   local problem, seconds, call = sum_until_failure(comm, x)
   note("failed", { code = problem.code, culprits = problem.culprits, message = tostring(problem), seconds = seconds, call = call,
@@ -126,8 +122,13 @@ end
 
 local acts = {}
 
+--- What every rank does that nothing happens to.
 function acts.loop(comm)
-  live_until_failure(comm)
+  if not job.cold then
+    comm:barrier()
+  end
+  note("ready")
+  fail(comm, luda.full({ job.count or 1000 }, rank + 1))
 end
 
 function acts.die_at_once()
@@ -171,11 +172,10 @@ function acts.busy(comm)
   note("ready")
   local ends = now() + job.busy
   repeat until now() > ends
-  live_until_failure(comm)
+  fail(comm, luda.full({ job.count or 1000 }, rank + 1))
 end
 
-local function survive(comm, before)
-  live_until_failure(comm)
+local function go_on(comm, before)
   local row = { idle = idle_share() }
   if job.usable then -- by all ranks, also the one that was named
     row.sum = comm:all_reduce(luda.full({ 5 }, rank + 1), "sum", { timeout = 10 }):totable()
@@ -189,30 +189,27 @@ local function survive(comm, before)
   local ends = now() + 3
   repeat
     processes.sleep(0.02)
-    row.left_open = open_things() - before
-  until row.left_open <= 0 or now() > ends
+    row.files, row.threads = open_things()
+    row.files, row.threads = row.files - before.files, row.threads - before.threads
+  until row.files + row.threads <= 0 or now() > ends
   note("after", row)
 end
 
 local function main()
   dist.rendezvous({ size = 2 }):close() -- starts the network thread
-  local before = open_things()
+  local before = {}
+  before.files, before.threads = open_things()
   local comm = join(job.homes[1], rank, job.size)
   note("joined", { pid = ffi.C.getpid() })
   if job.task then
     note("done", { result = require("spec.work." .. job.task)(comm, job) })
     comm:close()
-  elseif is_victim(rank) and not (job.act == "busy" and job.usable) then
-    acts[job.act](comm)
   else
-    if is_victim(rank) then
-      local ready = live_until_failure
-      live_until_failure = function()
-        live_until_failure = ready
-        acts.busy(comm)
-      end
+    local act = is_victim(rank) and acts[job.act] or acts.loop
+    act(comm)
+    if job.usable or not is_victim(rank) then
+      go_on(comm, before)
     end
-    survive(comm, before)
   end
 end
 
