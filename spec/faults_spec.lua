@@ -146,8 +146,8 @@ describe("a rank that is stopped", function()
         assert.same({ 2 }, seen.culprits)
       else -- it was through with that call, and finds the others gone in the next
         assert.equal("peer", seen.code)
-        assert.truthy(seen.message:find("after call %d+ failed there: .*rank 2 does not answer") or seen.message:find("lost rank"),
-          seen.message)
+        assert.truthy(seen.message:find("after call %d+ failed there: .*rank 2 does not answer") or
+          seen.message:find("lost rank"), seen.message)
       end
       all_go_on(group, job)
     end)

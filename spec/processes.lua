@@ -2,7 +2,6 @@
 -- Moments are seconds of the monotonic clock, which all processes of a host share.
 
 local ffi = require "ffi"
-local folder = require "luda.folder"
 local helper = require "spec.helper"
 local json = require "luda.json"
 local luda = require "luda"
@@ -74,8 +73,8 @@ function M.start(job)
   open_groups[#open_groups + 1] = group
   helper.write(group.dir .. "/job.json", json.encode(job))
   for rank = 0, job.size - 1 do
-    group.pids[rank] = M.spawn(("export LUDA_THREADS=1 %s; exec %s %s spec/work/fault_rank.lua %s %d >%s/out.%d 2>&1"):format(job.environment or "",
-      job.prefix or "", PROGRAM, group.dir, rank, group.dir, rank))
+    group.pids[rank] = M.spawn(("export LUDA_THREADS=1 %s; exec %s %s spec/work/fault_rank.lua %s %d >%s/out.%d 2>&1"):format(
+      job.environment or "", job.prefix or "", PROGRAM, group.dir, rank, group.dir, rank))
   end
   return group
 end
@@ -112,9 +111,19 @@ function Group:expect(rank, name, seconds)
   error(("rank %d: no event '%s' in %d events; it printed: %s"):format(rank, name, #self:events(rank), self:output(rank)), 2)
 end
 
+--- What a rank's task returned.
+function Group:result(rank)
+  return self:expect(rank, "done").result
+end
+
 function Group:signal(rank, number)
   ffi.C.kill(self.pids[rank], number)
   return M.now()
+end
+
+--- Whether a shell command succeeds; its output goes nowhere.
+function M.works(command)
+  return os.execute(command .. " >/dev/null 2>&1") == 0
 end
 
 --- The exit status of a rank, as M.wait has it; fails after a while.

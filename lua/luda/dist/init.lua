@@ -5,6 +5,7 @@ local args = require "luda.args"
 local errors = require "luda.error"
 local spans = require "luda.spans"
 local Comm = require "luda.dist.comm"
+local fault_log = require "luda.dist.fault_log"
 
 local ffi, C = lib.ffi, lib.C
 
@@ -69,15 +70,18 @@ function M.thread_comm()
 end
 
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one.
----@param options? {timeout: number?, device: string?}
+-- log_dir: the folder where a call that fails leaves this rank's last calls, as rank-R.calls.txt (else LUDA_LOG_DIR).
+---@param options? {timeout: number?, device: string?, log_dir: string?}
 ---@return luda.Comm
 function M.init(options)
-  options = args.options("init", options, { timeout = 300, device = args.absent })
+  options = args.options("init", options, { timeout = 300, device = args.absent, log_dir = args.absent })
+  fault_log.folder = options.log_dir or fault_log.folder
   local ours = M.thread_comm()
   if ours then
     return ours
   end
   local place = from_environment()
+  fault_log.rank = place.size > 1 and place.rank or nil
   place.device = options.device or os.getenv("LUDA_DEVICE") or "cpu"
   if place.size == 1 then
     return alone(options.timeout, place)
