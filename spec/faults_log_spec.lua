@@ -53,7 +53,7 @@ describe("the failure log", function()
       local path = ("%s/rank-%d.calls.txt"):format(dir, rank)
       assert.truthy(seen.message:find("this rank's last calls are in " .. path, 1, true), seen.message)
       local text = helper.read(path)
-      assert.truthy(text:find(("^%%d+%%-%%d+%%-%%d+T%%d+:%%d+:%%d+Z rank %d of 3 %%(%%a+%%)\n"):format(rank)), text)
+      assert.truthy(text:find(("^%%d+%%-%%d+%%-%%d+T[%%d:]+Z rank %d of 3 %%(%%a+%%)\n"):format(rank)), text)
       assert.truthy(text:find("\nmismatch: all_reduce: ranks disagree about the shape", 1, true), text)
       assert.truthy(text:find("\nblamed: rank 0, rank 1, rank 2\n", 1, true), text)
       for asker = 0, 2 do
@@ -61,7 +61,8 @@ describe("the failure log", function()
       end
       assert.truthy(text:find("\n     1  done     barrier "), text)
       assert.truthy(text:find("\n     2  done     broadcast       f32    %[2%] +8  "), text)
-      assert.truthy(text:find(("\n     3  failed   all_reduce      f32    %%[%d%%] +%d  "):format(rank + 1, 4 * (rank + 1))), text)
+      local failed = ("\n     3  failed   all_reduce      f32    %%[%d%%] +%d  "):format(rank + 1, 4 * (rank + 1))
+      assert.truthy(text:find(failed), text)
     end
     assert.same({ "rank-0.calls.txt", "rank-1.calls.txt", "rank-2.calls.txt" }, folder.list(dir))
   end)
@@ -87,8 +88,8 @@ describe("the failure log", function()
     for rank = 0, 2 do
       local seen = group:result(rank)
       assert.equal("mismatch", seen.code)
-      assert.truthy(seen.message:find("disagree about the shape.*; /dev/null/logs/rank%-%d.calls.txt could not be written %(.+%)$"),
-        seen.message)
+      assert.truthy(seen.message:find("disagree about the shape", 1, true), seen.message)
+      assert.truthy(seen.message:find("; /dev/null/logs/rank%-%d.calls.txt could not be written %(.+%)$"), seen.message)
     end
   end)
 

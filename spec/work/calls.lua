@@ -42,6 +42,26 @@ function tasks.mismatch(comm)
   return { fine = fine, code = problem.code, message = tostring(problem), row = rows[#rows] }
 end
 
+--- Rank 2 broadcasts before it reduces, the others after it.
+function tasks.wrong_order(comm)
+  local x, seen = luda.full({ 2 }, comm.rank + 1), { codes = {}, culprits = {}, messages = {} }
+  local names = comm.rank == 2 and { "broadcast", "all_reduce" } or { "all_reduce", "broadcast" }
+  for i, name in ipairs(names) do
+    local _, problem = pcall(comm[name], comm, x, name == "broadcast" and 0 or "sum")
+    seen.codes[i], seen.culprits[i], seen.messages[i] = problem.code, problem.culprits, tostring(problem)
+  end
+  seen.sum = comm:all_reduce(x, "sum"):totable()
+  return seen
+end
+
+--- Only rank 1 has the tensors.
+function tasks.unknown(comm)
+  local mine = comm.rank == 1
+  local pieces = comm:scatter(mine and luda.tensor({ 1, 2, 3, 4, 5, 6 }, { dtype = "i16" }) or nil, 1)
+  local told = comm:broadcast(mine and luda.tensor { 1, -2, 3 } or nil, 1)
+  return { pieces = pieces:totable(), dtype = pieces.dtype, told = told:totable() }
+end
+
 return function(comm, job)
   return tasks[job.what](comm)
 end
