@@ -15,6 +15,7 @@ ffi.cdef [[
   extern char **environ;
   int clock_gettime(int clock, struct luda_spec_time *time);
   struct luda_spec_time { long seconds, nanoseconds; };
+  int prctl(int option, unsigned long value, unsigned long a, unsigned long b, unsigned long c);
 ]]
 
 local M = { KILL = 9, STOP = 19, CONTINUE = 18 }
@@ -30,6 +31,11 @@ end
 
 function M.sleep(seconds)
   ffi.C.usleep(math.floor(seconds * 1e6))
+end
+
+--- This process is killed when the one that started it ends.
+function M.die_with_parent()
+  ffi.C.prctl(1, M.KILL, 0, 0, 0)
 end
 
 --- Starts a shell command in the background; it should `exec`.

@@ -24,8 +24,11 @@ static bool is_data(const luda_channel *c)
 
 /* --- The end --- */
 
+/* Whoever waits until it is out waits no longer, also where it never will be: the loss of a rank is told elsewhere. */
 void luda__outgoing_free(luda_outgoing *outgoing)
 {
+    if (outgoing->counted)
+        luda_board_sent(mesh_of(outgoing->channel)->board, mesh_of(outgoing->channel)->rank);
     free(outgoing->owned);
     free(outgoing);
 }
@@ -135,8 +138,6 @@ static void write_frames(luda_channel *c)
         c->first = o->next;
         if (!c->first)
             c->last = NULL;
-        if (o->counted)
-            luda_board_sent(mesh_of(c)->board, mesh_of(c)->rank);
         luda__outgoing_free(o);
     }
     watch(c);

@@ -285,11 +285,12 @@ static bool need_flush(luda_wait *wait, uint64_t unused, const luda_slot_name *s
     return wait->board->seats[wait->rank].unsent > 0;
 }
 
-static bool lost_among(luda_wait *wait, const bool *due, bool all, luda_comm_fault *fault)
+/* A rank that is gone without owing us anything may have been through with the call. */
+static bool lost_among(luda_wait *wait, const bool *due, luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
     for (int r = 0; r < board->size; r++)
-        if ((due[r] || all) && r != wait->rank && board->seats[r].presence != LUDA_PRESENT) {
+        if (due[r] && r != wait->rank && board->seats[r].presence != LUDA_PRESENT) {
             luda__fault(fault, LUDA_EPEER, "%s: lost rank %d (%s)", wait->name, r, board->seats[r].lost_text);
             luda__blame(fault, r);
             return true;
@@ -311,7 +312,7 @@ static luda_status await(luda_wait *wait, need needed, uint64_t what, const luda
         memset(due, 0, (size_t)board->size);
         if (!needed(wait, what, slot, due))
             break;
-        if (luda__board_stopped(wait, fault) || lost_among(wait, due, needed == need_flush, fault) ||
+        if (luda__board_stopped(wait, fault) || lost_among(wait, due, fault) ||
             luda__blame_late(wait, due, fault)) {
             status = (luda_status)fault->status;
             break;

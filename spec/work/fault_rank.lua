@@ -11,11 +11,10 @@ local processes = require "spec.processes"
 local ffi, C, dist, now = lib.ffi, lib.C, luda.dist, processes.now
 
 ffi.cdef [[
-  int prctl(int option, unsigned long value, unsigned long a, unsigned long b, unsigned long c);
   int getpid(void);
   int setsockopt(int socket, int level, int name, const void *value, unsigned size);
 ]]
-ffi.C.prctl(1, 9, 0, 0, 0) -- killed with the process of the spec
+processes.die_with_parent()
 
 local dir, rank = arg[1], tonumber(arg[2])
 local file = assert(io.open(dir .. "/job.json"))
