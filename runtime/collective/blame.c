@@ -174,13 +174,17 @@ static bool blame_who(const luda_wait *wait, const bool *among, bool (*is)(const
     return any;
 }
 
-/* Those who wait as we do may know more, and their deadlines are near as well: their word is waited for, once. */
+/*
+ * Those who wait as we do may know more, and their deadlines are near as well: their word is waited for, once, and by then
+ * all must have answered again.
+ */
 static bool spare(luda_wait *wait)
 {
     if (wait->spared || !wait->transport->query)
         return false;
     wait->spared = true;
-    wait->deadline = luda__now() + 2 * answer;
+    wait->answers_by = wait->deadline = luda__now() + 2 * answer;
+    ask_everyone(wait);
     return true;
 }
 

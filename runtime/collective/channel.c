@@ -2,6 +2,7 @@
 #include "mesh.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -72,7 +73,7 @@ void luda__link_lost(luda_link *link, bool left, const char *text)
 static void on_grace(uv_timer_t *timer)
 {
     luda_link *link = (luda_link *)((char *)timer - offsetof(luda_link, grace));
-    luda__link_lost(link, false, "connection closed");
+    luda__link_lost(link, false, link->why);
 }
 
 /* What the rank said last may still be on the other connection. */
@@ -84,10 +85,12 @@ static void end(luda_channel *c, const char *why)
     if (c->ended)
         return;
     c->ended = true;
+    if (!link->why[0])
+        snprintf(link->why, sizeof link->why, "%s", why);
     if (c->left && other->left) {
         luda__link_lost(link, true, NULL);
     } else if (other->ended) {
-        luda__link_lost(link, false, why);
+        luda__link_lost(link, false, link->why);
     } else {
         uv_poll_stop(&c->poll);
         uv_timer_start(&link->grace, on_grace, GRACE_MS, 0);

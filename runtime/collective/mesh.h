@@ -45,6 +45,7 @@ struct luda_link {
     bool lost;
     luda_channel channels[LUDA_CHANNELS];
     uv_timer_t grace; /* one of the connections ended: the other is read a moment longer */
+    char why[64];     /* it ended */
 };
 
 struct luda_mesh {

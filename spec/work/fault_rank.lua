@@ -112,22 +112,32 @@ local function meet_again()
   return sum
 end
 
-local function fail(comm, x)
-  local words = job.queued and queue_until_failure(comm, x) or nil
-  local problem, seconds, call = sum_until_failure(comm, x)
+local function note_failure(problem, seconds, call, words)
   note("failed", { code = problem.code, culprits = problem.culprits, message = tostring(problem), seconds = seconds, call = call,
     words = words })
 end
 
+local function fail(comm)
+  local x = luda.full({ job.count or 1000 }, rank + 1)
+  local words = job.queued and queue_until_failure(comm, x) or nil
+  local problem, seconds, call = sum_until_failure(comm, x)
+  note_failure(problem, seconds, call, words)
+end
+
 local acts = {}
 
---- What every rank does that nothing happens to.
+--- What every rank does that nothing happens to. One that is lost right after the barrier may fail it.
 function acts.loop(comm)
-  if not job.cold then
-    comm:barrier()
+  local fine, problem = job.cold, nil
+  if not fine then
+    fine, problem = pcall(comm.barrier, comm)
   end
   note("ready")
-  fail(comm, luda.full({ job.count or 1000 }, rank + 1))
+  if fine then
+    fail(comm)
+  else
+    note_failure(problem, 0, 0)
+  end
 end
 
 function acts.die_at_once()
@@ -171,7 +181,7 @@ function acts.busy(comm)
   note("ready")
   local ends = now() + job.busy
   repeat until now() > ends
-  fail(comm, luda.full({ job.count or 1000 }, rank + 1))
+  fail(comm)
 end
 
 local function go_on(comm, before)
