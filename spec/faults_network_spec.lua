@@ -30,7 +30,7 @@ end
 --- Starts ranks that sum up until something fails, in a network of their own; ready, with their processes' numbers.
 local function start(job, tune)
   local net = network.new({ job.size, job.survivors }, tune)
-  job.homes, job.prefix, job.environment = net.homes, net.prefix, "export LUDA_LANE=off"
+  job.homes, job.prefix, job.environment, job.patient = net.homes, net.prefix, "export LUDA_LANE=off", true
   local group, pids = processes.start(job), {}
   for rank = 0, job.size - 1 do
     group:expect(rank, "ready")
@@ -51,7 +51,7 @@ end
 describe("a pulled cable", function()
   with_network("of one rank: all others name it, and it names all others", function()
     local group, net, pids = start { size = 4, survivors = 3, victims = { 2 }, act = "loop", deadline = DEADLINE, count = 100000 }
-    local moment = net:cut(pids[2], { pids[0], pids[1], pids[3] })
+    local moment = net:cut(group, pids[2], { pids[0], pids[1], pids[3] })
     for _, rank in ipairs { 0, 1, 3 } do
       expect_failure(group, rank, "timeout", { 2 }, "rank 2 does not answer rank %d", moment)
     end
@@ -71,7 +71,7 @@ describe("a pulled cable", function()
       function()
         local group, net, pids = start { size = 4, survivors = 4, victims = {}, act = "loop", deadline = DEADLINE,
           count = 100000, algorithm = algorithm }
-        local moment = net:cut(pids[1], { pids[2] })
+        local moment = net:cut(group, pids[1], { pids[2] })
         for rank = 0, 3 do
           local seen = group:expect(rank, "failed")
           assert.equal("timeout", seen.code, seen.message)
@@ -89,7 +89,7 @@ describe("a host that goes without a word", function()
   with_network("is named at the deadline", function()
     local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = DEADLINE, count = 1000,
       pause = 0.05 }
-    local moment = net:cut(pids[1], { pids[0], pids[2] })
+    local moment = net:cut(group, pids[1], { pids[0], pids[2] })
     group:signal(1, processes.KILL)
     group:status(1)
     for _, rank in ipairs { 0, 2 } do
@@ -104,7 +104,7 @@ describe("a host that goes without a word", function()
     local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = 20, count = 1000,
       pause = 0.05 }
     local ports = net:ports(pids[1], { pids[0], pids[2] })
-    net:cut(pids[1], { pids[0], pids[2] })
+    net:cut(group, pids[1], { pids[0], pids[2] })
     group:signal(1, processes.STOP)
     net:forget(ports)
     group:signal(1, processes.KILL)

@@ -68,7 +68,8 @@ local open_groups = {}
 -- goes through) and `environment` (set in front of it); `homes` are meetings {address, session}, made here where missing.
 ---@param job table size = ranks, survivors = ranks of the second meeting
 function M.start(job)
-  local group = setmetatable({ dir = helper.new_folder(), size = job.size, pids = {}, statuses = {}, homes = {} }, Group)
+  local group = setmetatable({ dir = helper.new_folder(), size = job.size, patient = job.patient, pids = {}, statuses = {},
+    homes = {} }, Group)
   if not job.homes then
     job.homes = {}
     for i, size in ipairs { job.size, job.survivors } do
@@ -120,6 +121,17 @@ end
 --- What a rank's task returned.
 function Group:result(rank)
   return self:expect(rank, "done").result
+end
+
+--- From here on the calls of a patient job have its short deadline: something is about to happen.
+---@param deaf? integer a rank that does not hear of it
+function Group:arm(deaf)
+  helper.write(self.dir .. "/armed", "")
+  for rank = 0, self.size - 1 do
+    if rank ~= deaf then
+      self:expect(rank, "armed")
+    end
+  end
 end
 
 function Group:signal(rank, number)

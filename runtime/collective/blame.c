@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Seconds: for news of a lost rank's last call; for answers; that a process may oversleep before it is taken as stopped. */
-static const double grace = 1.0, answer = 0.1, stall = 0.1;
+static const double grace = 1.0, answer = 0.3, stall = 0.1;
 
 /* --- What happened already --- */
 
@@ -183,7 +183,7 @@ static bool spare(luda_wait *wait)
     if (wait->spared || !wait->transport->query)
         return false;
     wait->spared = true;
-    wait->answers_by = wait->deadline = luda__now() + 2 * answer;
+    wait->answers_by = wait->deadline = luda__now() + answer;
     ask_everyone(wait);
     return true;
 }

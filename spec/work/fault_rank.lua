@@ -51,7 +51,22 @@ local function die()
   ffi.C.kill(ffi.C.getpid(), processes.KILL)
 end
 
-local SETTINGS = { timeout = job.deadline, algorithm = job.algorithm }
+local armed = not job.patient
+
+local function look_whether_armed()
+  local flag = not armed and io.open(dir .. "/armed")
+  if flag then
+    flag:close()
+    armed = true
+    note("armed")
+  end
+end
+
+--- Options of a call. A patient job has its short deadline once the spec has armed it, just before something happens.
+local function settings()
+  look_whether_armed()
+  return { timeout = armed and job.deadline or 60, algorithm = job.algorithm }
+end
 
 --- Sums over all ranks until a call fails; the failure.
 local function sum_until_failure(comm, x, limit)
@@ -60,7 +75,7 @@ local function sum_until_failure(comm, x, limit)
     local started = now()
     local fine, problem = pcall(function()
       luda.scope(function()
-        local y = comm:all_reduce(x, "sum", SETTINGS)
+        local y = comm:all_reduce(x, "sum", settings())
         assert(y:min():item() == expected and y:max():item() == expected, "a wrong sum")
       end)
     end)
@@ -73,13 +88,14 @@ end
 
 --- Three calls at once, until the first of them fails: the status words of all three.
 local function queue_until_failure(comm, x)
-  local settings = ffi.new("luda_comm_options", { size = ffi.sizeof("luda_comm_options"), timeout = job.deadline })
+  local options = ffi.new("luda_comm_options", { size = ffi.sizeof("luda_comm_options") })
   local words
   repeat
     local works = ffi.new("luda_work *[3]")
+    options.timeout = settings().timeout
     words = {}
     for i = 0, 2 do
-      lib.check(C.luda_comm_start(comm.pointer, C.LUDA_CALL_ALL_REDUCE, memory.pointer(x), C.LUDA_REDUCE_SUM, 0, 0, settings,
+      lib.check(C.luda_comm_start(comm.pointer, C.LUDA_CALL_ALL_REDUCE, memory.pointer(x), C.LUDA_REDUCE_SUM, 0, 0, options,
         works + i))
     end
     for i = 0, 2 do
@@ -133,6 +149,10 @@ function acts.loop(comm)
     fine, problem = pcall(comm.barrier, comm)
   end
   note("ready")
+  while job.hold and not armed do
+    processes.sleep(0.005)
+    look_whether_armed()
+  end
   if fine then
     fail(comm)
   else
