@@ -39,13 +39,13 @@ local function start(job, tune)
   return group, net, pids
 end
 
-local function expect_failure(group, rank, code, culprits, pattern, moment)
+local function expect_failure(group, fault, rank, code, culprits, pattern, moment)
   local seen = group:expect(rank, "failed")
   assert.equal(code, seen.code, seen.message)
   assert.same(culprits, seen.culprits, seen.message)
   assert.truthy(seen.message:find(pattern), seen.message)
   assert.is_true(seen.at - moment < DEADLINE + PATIENCE, ("%g s"):format(seen.at - moment))
-  return seen
+  processes.measured(fault, seen.at - moment)
 end
 
 describe("a pulled cable", function()
@@ -53,7 +53,7 @@ describe("a pulled cable", function()
     local group, net, pids = start { size = 4, survivors = 3, victims = { 2 }, act = "loop", deadline = DEADLINE, count = 100000 }
     local moment = net:cut(group, pids[2], { pids[0], pids[1], pids[3] })
     for _, rank in ipairs { 0, 1, 3 } do
-      expect_failure(group, rank, "timeout", { 2 }, "rank 2 does not answer rank %d", moment)
+      expect_failure(group, "cable of a rank pulled", rank, "timeout", { 2 }, "rank 2 does not answer rank %d", moment)
     end
     local seen = group:expect(2, "failed") -- one that answered a moment ago may be missing
     assert.equal("timeout", seen.code)
@@ -80,6 +80,7 @@ describe("a pulled cable", function()
           assert.truthy(culprit == "1" and asker == "2" or culprit == "2" and asker == "1", seen.message)
           assert.equal(tonumber(culprit), seen.culprits[1])
           assert.is_true(seen.at - moment < DEADLINE + PATIENCE)
+          processes.measured("cable between two ranks pulled", seen.at - moment)
         end
       end)
   end
@@ -93,7 +94,7 @@ describe("a host that goes without a word", function()
     group:signal(1, processes.KILL)
     group:status(1)
     for _, rank in ipairs { 0, 2 } do
-      expect_failure(group, rank, "timeout", { 1 }, "rank 1 does not answer rank %d", moment)
+      expect_failure(group, "host gone", rank, "timeout", { 1 }, "rank 1 does not answer rank %d", moment)
     end
     for _, rank in ipairs { 0, 2 } do
       assert.same({ 4, 4, 4, 4, 4 }, group:expect(rank, "after").sum)
@@ -112,7 +113,7 @@ describe("a host that goes without a word", function()
     net:mend()
     local moment = processes.now()
     for _, rank in ipairs { 0, 2 } do
-      expect_failure(group, rank, "peer", { 1 }, "lost rank 1 %(.-reset", moment)
+      expect_failure(group, "host back without its ranks", rank, "peer", { 1 }, "lost rank 1 %(.-reset", moment)
     end
   end)
 
@@ -125,6 +126,7 @@ describe("a host that goes without a word", function()
     for _, seen in ipairs { zero, two } do
       assert.equal("peer", seen.code, seen.message)
       assert.is_true(seen.at - moment < PATIENCE)
+      processes.measured("a connection reset", seen.at - moment)
     end
     assert.same({ 1 }, zero.culprits)
   end)

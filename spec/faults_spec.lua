@@ -34,8 +34,10 @@ local function survivors(job)
   return list
 end
 
---- All survivors learn the same thing within the deadline, from `moment` on.
-local function all_learn(group, job, code, pattern, moment)
+--- All survivors learn the same thing within the deadline, from `moment` on (nil: when the victim says that it goes).
+local function all_learn(group, job, fault, code, pattern, moment)
+  local last = 0
+  moment = moment or group:expect(job.victims[1], "leaving").at
   for rank in pairs(survivors(job)) do
     local failed = group:expect(rank, "failed")
     assert.equal(code, failed.code, failed.message)
@@ -44,14 +46,13 @@ local function all_learn(group, job, code, pattern, moment)
       assert.truthy(failed.message:find("rank " .. victim, 1, true), failed.message)
     end
     assert.truthy(failed.message:find(pattern), failed.message)
-    if moment then
-      assert.is_true(failed.at - moment < (code == "timeout" and job.deadline or 0) + PATIENCE,
-        ("%g s"):format(failed.at - moment))
-    end
+    last = math.max(last, failed.at - moment)
+    assert.is_true(last < (code == "timeout" and job.deadline or 0) + PATIENCE, ("%g s"):format(last))
     for _, word in ipairs(failed.words or {}) do
       assert.not_equal("ok", word == failed.words[1] and "" or word)
     end
   end
+  processes.measured(fault, last)
 end
 
 --- Afterwards: nothing spins, hangs or stays open, and the survivors sum up again in a new group.
@@ -70,7 +71,7 @@ local function all_go_on(group, job)
   end
 end
 
-local function lose(job, code, pattern, signal)
+local function lose(job, fault, code, pattern, signal)
   job.deadline, job.patient = 20, signal ~= nil
   local group, moment = start(job), nil
   if signal then
@@ -80,7 +81,7 @@ local function lose(job, code, pattern, signal)
       moment = group:signal(victim, signal)
     end
   end
-  all_learn(group, job, code, pattern, moment)
+  all_learn(group, job, fault, code, pattern, moment)
   all_go_on(group, job)
 end
 
@@ -88,29 +89,29 @@ local BIG = 4194304 -- 16 MiB
 
 describe("a rank that is killed", function()
   it("before its first call is named by all others", function()
-    lose({ size = 3, victims = { 1 }, act = "die_at_once", cold = true }, "peer", "lost rank 1")
+    lose({ size = 3, victims = { 1 }, act = "die_at_once", cold = true }, "killed before its first call", "peer", "lost rank 1")
   end)
 
   it("between two calls is named by all others", function()
-    lose({ size = 4, victims = { 2 }, act = "die_between" }, "peer", "lost rank 2")
+    lose({ size = 4, victims = { 2 }, act = "die_between" }, "killed between calls", "peer", "lost rank 2")
   end)
 
   it("with its connections reset is named by all others", function()
-    lose({ size = 3, victims = { 0 }, act = "die_with_reset" }, "peer", "lost rank 0")
+    lose({ size = 3, victims = { 0 }, act = "die_with_reset" }, "killed, connections reset", "peer", "lost rank 0")
   end)
 
   for round = 1, 3 do
     it(("somewhere in a loop of 16 MiB is named by all others, and what was queued fails too (%d)"):format(round), function()
-      lose({ size = 4, victims = { math.random(0, 3) }, act = "loop", count = BIG, queued = true }, "peer", "lost rank",
-        processes.KILL)
+      lose({ size = 4, victims = { math.random(0, 3) }, act = "loop", count = BIG, queued = true }, "killed in a loop of 16 MiB",
+        "peer", "lost rank", processes.KILL)
     end)
   end
 
   for _, algorithm in ipairs { "direct", "ring", "tree", "halving", "centralized" } do
     for _, victim in ipairs { 0, 3 } do
       it(("in %s is named by its neighbours and by all others (rank %d)"):format(algorithm, victim), function()
-        lose({ size = 4, victims = { victim }, act = "loop", count = 100000, algorithm = algorithm }, "peer",
-          "lost rank " .. victim, processes.KILL)
+        lose({ size = 4, victims = { victim }, act = "loop", count = 100000, algorithm = algorithm },
+          "killed in " .. algorithm, "peer", "lost rank " .. victim, processes.KILL)
       end)
     end
   end
@@ -118,11 +119,11 @@ end)
 
 describe("a rank that leaves", function()
   it("by ending without a word is named by all others", function()
-    lose({ size = 3, victims = { 2 }, act = "exit" }, "peer", "lost rank 2 %(connection closed%)")
+    lose({ size = 3, victims = { 2 }, act = "exit" }, "ended without a word", "peer", "lost rank 2 %(connection closed%)")
   end)
 
   it("by closing the communicator is named by all others", function()
-    lose({ size = 3, victims = { 1 }, act = "close" }, "peer", "lost rank 1 %(left the group%)")
+    lose({ size = 3, victims = { 1 }, act = "close" }, "closed the communicator", "peer", "lost rank 1 %(left the group%)")
   end)
 end)
 
@@ -134,17 +135,15 @@ describe("a rank that is stopped", function()
       group:arm()
       processes.sleep(math.random() * 0.05)
       local moment = group:signal(2, processes.STOP)
-      all_learn(group, job, "timeout", "rank 2 does not answer rank %d", moment)
+      all_learn(group, job, "stopped in " .. algorithm, "timeout", "rank 2 does not answer rank %d", moment)
       group:signal(2, processes.CONTINUE)
       local seen = group:expect(2, "failed")
-      if seen.code == "timeout" then
-        assert.truthy(seen.message:find("the other ranks gave call %d+ up because of rank 2: .*does not answer"), seen.message)
-        assert.same({ 2 }, seen.culprits)
-      else -- it was through with that call, and finds the others gone in the next
-        assert.equal("peer", seen.code)
-        assert.truthy(seen.message:find("after call %d+ failed there: .*rank 2 does not answer") or
-          seen.message:find("lost rank"), seen.message)
-      end
+      local given_up = "the other ranks gave call %d+ up because of rank 2: .*rank 2 does not answer"
+      -- or it was through with that call, and finds the others gone in the next
+      local gone = seen.message:find("left after call %d+ failed there: .*rank 2 does not answer") or
+        seen.message:find("lost rank")
+      assert.truthy(gone or seen.message:find(given_up), seen.message)
+      assert.truthy(gone or seen.culprits[1] == 2 and #seen.culprits == 1)
       all_go_on(group, job)
     end)
   end
@@ -158,7 +157,8 @@ describe("a rank that is stopped", function()
     group:signal(0, processes.STOP)
     group:arm(0)
     local moment = processes.now()
-    all_learn(group, job, "timeout", "rank 0 does not answer rank %d; rank 0 was last seen at call %d+, barrier", moment)
+    all_learn(group, job, "stopped before a call", "timeout",
+      "rank 0 does not answer rank %d; rank 0 was last seen at call %d+, barrier", moment)
     all_go_on(group, job)
   end)
 
@@ -181,7 +181,9 @@ describe("a rank that computes for longer than the deadline", function()
   it("is named with its last call, and the communicator works on", function()
     local job = { size = 3, victims = { 1 }, act = "busy", busy = 1, usable = true }
     local group = start(job)
-    all_learn(group, job, "timeout", "rank 1 has not arrived at call %d+; rank 1 was last seen at call 1, barrier")
+    all_learn(group, job, "computes for longer than the deadline", "timeout",
+      "rank 1 has not arrived at call %d+; rank 1 was last seen at call 1, barrier",
+      group:expect(1, "ready").at)
     local seen = group:expect(1, "failed")
     assert.equal("timeout", seen.code)
     assert.truthy(seen.message:find("the other ranks gave call %d+ up because of rank 1"), seen.message)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Seconds: for news of a lost rank's last call; for answers; that a process may oversleep before it is taken as stopped. */
-static const double grace = 1.0, answer = 0.3, stall = 0.1;
+static const double grace = 1.0, answer = 0.25, stall = 0.1;
 
 /* --- What happened already --- */
 
@@ -95,7 +95,7 @@ void luda__patience_begin(luda_wait *wait)
 
 static double ask_at(const luda_wait *wait)
 {
-    return wait->deadline - fmin(wait->timeout / 2, 2.0);
+    return wait->deadline - fmax(fmin(wait->timeout / 2, 2.0), fmin(answer, wait->timeout * 0.9));
 }
 
 static void ask_everyone(luda_wait *wait)

@@ -48,6 +48,7 @@ local function join(home, as, size)
 end
 
 local function die()
+  note("leaving")
   ffi.C.kill(ffi.C.getpid(), processes.KILL)
 end
 
@@ -185,12 +186,14 @@ function acts.exit(comm)
   comm:barrier()
   note("ready")
   processes.sleep(0.1)
+  note("leaving")
   os.exit(0)
 end
 
 function acts.close(comm)
   comm:barrier()
   note("ready")
+  note("leaving")
   comm:close()
   processes.sleep(0.5)
 end
