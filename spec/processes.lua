@@ -141,8 +141,12 @@ function Group:arm(deaf)
   end
 end
 
+--- Sends a signal; a rank that is to stop has stopped, with all its threads, when this returns.
 function Group:signal(rank, number)
   ffi.C.kill(self.pids[rank], number)
+  if number == M.STOP then
+    ffi.C.waitpid(self.pids[rank], nil, 2)
+  end
   return M.now()
 end
 

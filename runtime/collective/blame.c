@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Seconds: for news of a lost rank's last call; for answers; that a process may oversleep before it is taken as stopped. */
-static const double grace = 1.0, answer = 0.25, stall = 0.1;
+/* Seconds: for news of a lost rank's last call; for answers; between looks while they come; overslept by one that was stopped. */
+static const double grace = 1.0, answer = 0.25, look = 0.05, stall = 0.1;
 
 /* --- What happened already --- */
 
@@ -89,7 +89,7 @@ bool luda__blame_lost(const luda_wait *wait, const luda_record *record, luda_com
 
 void luda__patience_begin(luda_wait *wait)
 {
-    wait->asked = wait->spared = false;
+    wait->asked = wait->spared = wait->stood_still = false;
     wait->awake = INFINITY;
 }
 
@@ -123,13 +123,14 @@ static bool all_answered(const luda_wait *wait)
 static bool out_of_time(luda_wait *wait)
 {
     double now = luda__now();
-    bool stood_still = now > wait->awake + stall;
+    wait->stood_still |= now > wait->awake + stall;
     wait->awake = INFINITY;
     if (!wait->transport->query)
         return now >= wait->deadline;
-    if (wait->asked ? stood_still && now >= wait->deadline : now >= ask_at(wait)) {
+    if (wait->asked ? wait->stood_still && now >= wait->deadline : now >= ask_at(wait)) {
         wait->answers_by = fmax(wait->deadline, now + answer);
         wait->asked = true;
+        wait->stood_still = false;
         ask_everyone(wait);
         return false;
     }
@@ -140,7 +141,7 @@ void luda__patience_sleep(luda_wait *wait)
 {
     double until = wait->deadline, now = luda__now();
     if (wait->transport->query)
-        until = !wait->asked ? ask_at(wait) : now < wait->deadline ? wait->deadline : wait->answers_by;
+        until = !wait->asked ? ask_at(wait) : fmin(now + look, now < wait->deadline ? wait->deadline : wait->answers_by);
     if (!luda__board_complete(wait->board))
         until = fmin(until, now + grace / 4);
     wait->awake = until;

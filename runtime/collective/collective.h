@@ -98,8 +98,8 @@ typedef struct luda_wait {
     uint64_t sequence; /* 0: a message of send and recv */
     double timeout, deadline; /* deadline is set by arriving */
     const char *name; /* of the call */
-    bool asked, spared;       /* blame.c */
-    double answers_by, awake; /* until when answers may come; when it meant to look again */
+    bool asked, spared, stood_still; /* blame.c */
+    double answers_by, awake;        /* until when answers may come; when it meant to look again */
 } luda_wait;
 
 void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out);

@@ -43,6 +43,7 @@ static const scene scenes[] = {
     { "both are silent", false, { 1, 0, 1 }, { { 0 } }, { 0 }, 1, 2, "rank 1 does not answer" },
     { "falls silent with data due", true, { 1, 1, 1 }, { { 0, WAITS, SILENT } }, { 0 }, 1, 4, "rank 2 does not answer" },
     { "left the call with data due", true, { 1, 1, 1 }, { { 0, WAITS, BUSY } }, { 0 }, 1, 4, "rank 2 is no longer in call 2" },
+    { "went on with data due", true, { 1, 1, 1 }, { { 0, WAITS, WAITS } }, { 0, 0, -1 }, 1, 4, "rank 2 is no longer in call 2" },
     { "all wait with data due", true, { 1, 1, 1 }, { { 0, WAITS, WAITS }, { 0, WAITS, WAITS } }, { 0 }, 2, 6,
       "ranks 1 and 2 sent no data" },
     { "falls silent while all wait for data", true, { 1, 1, 1 }, { { 0, WAITS, WAITS }, { 0, SILENT, WAITS } }, { 0 }, 2, 2,
