@@ -20,7 +20,7 @@
 enum {
     LUDA_LANE_RANKS = 64,
     LUDA_LANE_TINY = 16,          /* bytes beside the sequence number */
-    LUDA_LANE_SMALL = 512,        /* in the slot */
+    LUDA_LANE_SMALL = 1024,       /* in the slot */
     LUDA_LANE_MEDIUM = 64 << 10,  /* processes: staged before arriving */
     LUDA_LANE_WINDOW = 256 << 10, /* processes: staged at once of more */
     LUDA_LANE_VERDICTS = 64,

@@ -48,6 +48,18 @@ static const void *published(const luda_lane *lane, int rank, uint64_t sequence,
     return medium(lane, rank, sequence);
 }
 
+/*
+ * Takes over the cache lines that the one other rank wrote and this one read: the next write of a line with a reader takes
+ * its owner several times longer than one that the reader has written.
+ */
+static void take_over(const luda_lane *lane, int rank, uint64_t sequence, int64_t bytes)
+{
+    enum { LINE = 64 };
+    volatile unsigned char *lines = (volatile unsigned char *)published(lane, 1 - rank, sequence, bytes);
+    for (int64_t at = 0; at < bytes; at += LINE)
+        lines[at] = 0;
+}
+
 /* --- Rounds --- */
 
 /* One call in rounds. Sticky: after a failure nothing more is done. */
@@ -292,9 +304,12 @@ luda_status luda__lane_collective(luda_collective_run *run)
     if (whole == 0)
         return LUDA_OK;
     if (bytes <= LUDA_LANE_SMALL || (goes_along(lane, operation, bytes) && !some_in_common(lane, sequence))) {
+        in[0] = call->in;
         for (int q = 0; q < lane->size; q++)
-            in[q] = published(lane, q, sequence, bytes);
+            in[q] = q == call->rank ? call->in : published(lane, q, sequence, bytes);
         luda__share(call, in, NULL);
+        if (lane->size == 2 && bytes > LUDA_LANE_TINY)
+            take_over(lane, call->rank, sequence, bytes);
         return luda__lane_intact(lane, sequence) ? LUDA_OK : overtaken(run);
     }
     if (!lane->processes) {
