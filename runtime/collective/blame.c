@@ -137,7 +137,7 @@ static bool out_of_time(luda_wait *wait)
     return now >= wait->deadline && (now >= wait->answers_by || all_answered(wait));
 }
 
-void luda__patience_sleep(luda_wait *wait)
+double luda__patience_until(luda_wait *wait)
 {
     double until = wait->deadline, now = luda__now();
     if (wait->transport->query)
@@ -145,7 +145,7 @@ void luda__patience_sleep(luda_wait *wait)
     if (!luda__board_complete(wait->board))
         until = fmin(until, now + grace / 4);
     wait->awake = until;
-    luda__board_sleep(wait->board, wait->rank, until);
+    return until;
 }
 
 /* --- Who is late --- */
