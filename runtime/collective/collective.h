@@ -81,6 +81,7 @@ struct luda_board {
     int size, resident;
     int spin; /* microseconds */
     atomic_uint pulse; /* counts changes, for spinning */
+    bool networked;    /* what happens comes from the network loop: who waits runs it meanwhile */
     pthread_mutex_t lock;
     bool aborted;
     luda_comm_fault abort_fault;
@@ -89,6 +90,14 @@ struct luda_board {
 };
 
 double luda__now(void); /* monotonic seconds */
+
+/*
+ * Runs the network loop on this thread until the pulse is no longer `seen` or the time has come, busily or asleep. False:
+ * another waiter runs it, which serves this one too.
+ */
+bool luda__loop_run(const atomic_uint *pulse, unsigned seen, double until, bool spin);
+void luda__loop_wake(void);          /* a pulse changed outside of the loop */
+void luda__loop_sleepers(int change); /* so many more threads sleep and count on others to run the loop */
 
 /* What a waiting rank brings along. */
 typedef struct luda_wait {

@@ -283,6 +283,7 @@ static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
         free(mesh);
         return NULL;
     }
+    mesh->board->networked = true;
     mesh->rank = rank;
     mesh->size = size;
     for (int r = 0; r < size; r++) {
