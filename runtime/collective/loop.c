@@ -79,7 +79,7 @@ static void rest(void)
 {
     const double absence = 4e-3; /* seconds */
     bool rested = false;
-    while (has != NOBODY || !(rested || sleepers > 0)) {
+    while (has != NOBODY || wanted > 0 || !(rested || sleepers > 0)) {
         double until = luda__now() + absence;
         sleep_until(until);
         rested = has == NOBODY && luda__now() >= until;
@@ -181,6 +181,7 @@ static void ask_for(const atomic_uint *pulse, unsigned seen, double until)
 
 bool luda__loop_run(const atomic_uint *pulse, unsigned seen, double until, bool spin)
 {
+    double left;
     pthread_mutex_lock(&lock);
     if (has == THREAD)
         ask_for(pulse, seen, until);
@@ -191,14 +192,13 @@ bool luda__loop_run(const atomic_uint *pulse, unsigned seen, double until, bool 
     }
     take(WAITER);
     pthread_mutex_unlock(&lock);
-    do {
-        double left = until - luda__now();
-        if (!spin && left > 0) {
+    while (atomic_load_explicit(pulse, memory_order_acquire) == seen && (left = until - luda__now()) > 0) {
+        if (!spin) {
             uv_update_time(&loop);
             uv_timer_start(&alarm_clock, on_alarm, (uint64_t)(fmin(left, 1e6) * 1e3) + 1, 0);
         }
         uv_run(&loop, spin ? UV_RUN_NOWAIT : UV_RUN_ONCE);
-    } while (atomic_load_explicit(pulse, memory_order_acquire) == seen && luda__now() < until);
+    }
     if (!spin)
         uv_timer_stop(&alarm_clock);
     pthread_mutex_lock(&lock);

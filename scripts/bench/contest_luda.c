@@ -110,7 +110,9 @@ static void start_process(contestant *c)
     luda_rendezvous *home = NULL;
     luda_comm *comm;
     card where;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     memset(&where, 0, sizeof where);
+    check(luda_set_threads(c->size < cores ? (int)(cores / c->size) : 1)); /* as `luda run` does */
     if (c->rank == 0) {
         check(luda_rendezvous_new(NULL, NULL, c->size, &home));
         snprintf(where.session, sizeof where.session, "%s", luda_rendezvous_session(home));
