@@ -48,15 +48,13 @@ enum { LUDA_PRESENT = 0, LUDA_LEFT = 1, LUDA_DIED = 2 };
 /* One call, as far as this process knows. */
 typedef struct luda_record {
     uint64_t sequence;
-    int arrived, departed;
-    bool settled; /* all arrived before anything went wrong: from here on ranks use each other's memory */
+    int arrived;
+    bool settled; /* all arrived before anything went wrong */
     bool failed;
     double first; /* when the first rank arrived, luda__now */
     luda_comm_fault fault;
     luda_announcement *asked; /* [size] */
     bool *here;               /* [size] */
-    const void **in;          /* [size], of resident ranks: what other rank threads read */
-    void **out;               /* [size], of resident ranks: what other rank threads write */
 } luda_record;
 
 /* One rank. */
@@ -76,12 +74,16 @@ typedef struct luda_seat {
     luda_mail *first, *last; /* resident: expected and arrived messages */
 } luda_seat;
 
+typedef struct luda_lane luda_lane;
+
 struct luda_board {
     atomic_int references;
     int size, resident;
     int spin; /* microseconds */
     atomic_uint pulse; /* counts changes, for spinning */
     bool networked;    /* what happens comes from the network loop: who waits runs it meanwhile */
+    atomic_bool troubled; /* aborted, or a rank is lost */
+    luda_lane *lane;   /* where all ranks see the same memory, or NULL; set before the first call */
     pthread_mutex_t lock;
     bool aborted;
     luda_comm_fault abort_fault;
@@ -109,14 +111,10 @@ typedef struct luda_wait {
     const char *name; /* of the call */
 } luda_wait;
 
-void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out);
+void luda__board_arrive(luda_wait *wait, const luda_announcement *asked);
 /* Waits for all ranks and compares; `asked` (size entries) is filled on a difference. */
 luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_announcement *asked,
                               luda_comm_fault *fault, const char **field);
-/* Addresses that the ranks of an agreed call brought, [size]. */
-void luda__board_addresses(luda_board *board, uint64_t sequence, const void **in, void **out);
-/* Rank threads: waits until all are through with each other's memory. Takes no deadline: nobody can be stuck in between. */
-void luda__board_depart(luda_board *board, int rank, uint64_t sequence);
 /* The rank ends its call; messages that still come for it are dropped. */
 void luda__board_over(luda_board *board, int rank, uint64_t sequence);
 /* This rank gives the call up and tells the others. */
@@ -143,6 +141,20 @@ void luda__board_wake(luda_board *board);
 void luda__board_wake_one(luda_board *board, int rank);
 void luda__board_sleep(luda_board *board, int rank, double until);
 bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault); /* aborted, closed or given up */
+/* Some rank that the call needs is gone. */
+bool luda__board_find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault);
+void luda__board_blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault);
+/* Until when a rank may sleep before it looks again. */
+double luda__board_patience(const luda_wait *wait);
+/* Which ranks a waiter still needs; false: none. */
+typedef bool (*luda_need)(luda_wait *wait, const void *what, bool *due);
+/* Waits in the data phase; `still` (NULL: what is needed changes under the lock) says the same for one who goes to sleep. */
+luda_status luda__await(luda_wait *wait, luda_need needed, const void *what,
+                        bool (*still)(luda_board *board, int rank, const void *what), luda_comm_fault *fault);
+/* lane.c: news for a rank that sleeps in the lane; what the slots say, into seats and the record of a call (0: none). */
+void luda__lane_ring(const luda_lane *lane, int rank);
+void luda__lane_pull(luda_board *board, uint64_t sequence);
+void luda__lane_release(luda_lane *lane);
 void luda__mail_clear(luda_board *board, int rank);
 
 /* --- Communicators (comm.c) --- */
@@ -192,6 +204,7 @@ typedef struct luda_collective_run {
     luda_device device;
     uint64_t flight;
     luda_status local; /* found wrong before agreement; becomes a refusal */
+    bool mailed;       /* data went as messages of the board */
     bool fallen;       /* a fault was written into the communicator */
     luda_comm_fault fault;
 } luda_collective_run;
@@ -236,6 +249,12 @@ luda_status luda__run_steps(luda_collective_run *run);
 
 /* Copies `rows` runs of `bytes` between arrays whose runs lie `to_pitch` and `from_pitch` bytes apart. */
 void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_pitch, int64_t bytes, int64_t rows);
+
+/*
+ * Every rank's `in` is readable here. With `out` its memory is writable as well, and rank r reduces slice r into all of
+ * them; NULL: each rank only writes its own.
+ */
+void luda__share(const luda_collective *call, const void *const *in, void *const *out);
 
 /* The transport `local`, for one rank of a board. */
 luda_status luda__local_comm(luda_board *board, int rank, const luda_comm_options *options, luda_comm **out);

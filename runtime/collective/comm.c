@@ -1,5 +1,5 @@
 /* Communicators: life, the frame around every call, what a failed call leaves to read, the flight record. */
-#include "collective.h"
+#include "lane.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,8 +221,12 @@ luda_status luda__run_agree(luda_collective_run *run)
     run->asked.refused = run->local;
     run->asked.hash = luda__asked_hash(&run->asked);
     luda__run_depart(run);
-    luda__board_arrive(&run->wait, &run->asked, run->what.in, run->what.out);
-    status = luda__board_agree(&run->wait, &run->what.agreed, comm->asked, &fault, &comm->field);
+    if (comm->board->lane) {
+        status = luda__lane_agree(run, comm->asked, &fault, &comm->field);
+    } else {
+        luda__board_arrive(&run->wait, &run->asked);
+        status = luda__board_agree(&run->wait, &run->what.agreed, comm->asked, &fault, &comm->field);
+    }
     if (status != LUDA_OK)
         return remember(run, &fault);
     set_flight(run, LUDA_FLIGHT_RUNNING);
@@ -248,7 +252,9 @@ luda_status luda__run_settle(luda_collective_run *run, luda_status status)
     luda_comm *comm = run->comm;
     if (status != LUDA_OK && comm->transport.withdraw)
         comm->transport.withdraw(comm->transport.state);
-    if (run->wait.sequence) {
+    if (run->wait.sequence && comm->board->lane)
+        luda__lane_over(&run->wait);
+    if (run->wait.sequence && (run->mailed || !comm->board->lane)) {
         luda__mail_withdraw(comm->board, comm->rank, run->wait.sequence);
         luda__board_over(comm->board, comm->rank, run->wait.sequence);
     }

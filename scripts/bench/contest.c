@@ -5,7 +5,7 @@
  *
  * KIND is what the others are compared with: `sum` or `sum_threads` (the direct sum through shared memory, in processes or
  * threads), `exchange` (the bytes of a sum, over two plain sockets a pair, both ways at once); or LUDA: `threads` (rank
- * threads), `private` (processes, each with memory of its own), `tcp` (the same over sockets).
+ * threads), `common` (processes with tensors of luda_comm_empty), `private` (with memory of their own), `tcp` (over sockets).
  */
 #include "contest_kinds.h"
 
@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 static const contest_kind *const kinds[] = { &contest_sum,     &contest_sum_threads, &contest_exchange,
-                                             &contest_threads, &contest_private,     &contest_tcp };
+                                             &contest_threads, &contest_common,      &contest_private,
+                                             &contest_tcp };
 
 typedef struct job {
     const contest_kind *kind;

@@ -15,7 +15,7 @@ typedef struct contest_kind {
 } contest_kind;
 
 extern const contest_kind contest_sum, contest_sum_threads, contest_exchange;
-extern const contest_kind contest_threads, contest_private, contest_tcp;
+extern const contest_kind contest_threads, contest_common, contest_private, contest_tcp;
 
 /* Memory that processes share from here on, in huge pages where the kernel has them; exits where there is none. */
 void *contest_shared(size_t bytes);

@@ -1,4 +1,4 @@
-/* LUDA in the contest: rank threads, and processes with memory of their own, through the C interface. */
+/* LUDA in the contest: rank threads, and processes with memory in common or of their own, through the C interface. */
 #include "contest_kinds.h"
 
 #include <luda.h>
@@ -20,6 +20,15 @@ static void check(luda_status status)
         fprintf(stderr, "%s\n", luda_last_error());
         exit(1);
     }
+}
+
+static float *common_buffer(contestant *c, size_t count)
+{
+    state *s = c->state;
+    int64_t shape = (int64_t)count;
+    luda_tensor_release(s->x);
+    check(luda_comm_empty(s->comm, LUDA_F32, 1, &shape, NULL, &s->x));
+    return luda_tensor_data(s->x);
 }
 
 static float *buffer(contestant *c, size_t count)
@@ -114,7 +123,7 @@ static void start_process(contestant *c)
     memset(&where, 0, sizeof where);
     check(luda_set_threads(c->size < cores ? (int)(cores / c->size) : 1)); /* as `luda run` does */
     if (c->rank == 0) {
-        check(luda_rendezvous_new(NULL, NULL, c->size, &home));
+        check(luda_rendezvous_new(NULL, NULL, c->size, NULL, &home));
         snprintf(where.session, sizeof where.session, "%s", luda_rendezvous_session(home));
         snprintf(where.address, sizeof where.address, "%s", luda_rendezvous_address(home));
         for (int r = 1; r < c->size; r++)
@@ -128,6 +137,13 @@ static void start_process(contestant *c)
     start(c, comm);
 }
 
+static void start_common(contestant *c)
+{
+    start_process(c);
+    c->buffer = common_buffer;
+}
+
 const contest_kind contest_threads = { "threads", 1, prepare_threads, start_thread, end };
+const contest_kind contest_common = { "common", 0, prepare_processes, start_common, end };
 const contest_kind contest_private = { "private", 0, prepare_processes, start_process, end };
 const contest_kind contest_tcp = { "tcp", 0, prepare_tcp, start_process, end };
