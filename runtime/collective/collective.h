@@ -129,6 +129,9 @@ luda_status luda__mail_post(luda_board *board, int rank, int from, luda_slot_nam
 /* Waits for all expected messages of the call up to a step (or, for sequence 0, of one slot from `from`). */
 luda_status luda__mail_await(luda_wait *wait, uint32_t step, luda_comm_fault *fault);
 luda_status luda__mail_await_message(luda_wait *wait, int from, luda_slot_name slot, luda_comm_fault *fault);
+/* Waits until the transport holds copies of no more than so many bytes for a rank. */
+luda_status luda__mail_await_room(luda_wait *wait, int to, luda_comm_fault *fault);
+void luda__mail_wake(luda_board *board, int rank); /* it may have become less */
 /* Waits until everything given to the transport is out. */
 luda_status luda__mail_flush(luda_wait *wait, luda_comm_fault *fault);
 /* Expects nothing of this call any more: memory given to luda__mail_post is not touched afterwards. */

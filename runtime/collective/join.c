@@ -25,7 +25,7 @@ typedef struct candidate {
 } candidate;
 
 typedef struct joining {
-    int rank, size, listener;
+    int rank, size, channels, listener;
     luda_connection server;
     double timeout, deadline;
     uint8_t session[LUDA_SESSION_BYTES];
@@ -118,6 +118,7 @@ static luda_status say_join(joining *j)
     j->origin.here = here;
     LUDA_TRY(luda__listen(&here, 2 * j->size, &j->listener));
     frame.payload = 2;
+    frame.slot = (uint32_t)(j->channels - 1);
     luda__frame_write(&frame, bytes);
     bytes[LUDA_FRAME_BYTES] = (uint8_t)luda__address_port(&here);
     bytes[LUDA_FRAME_BYTES + 1] = (uint8_t)(luda__address_port(&here) >> 8);
@@ -228,7 +229,7 @@ static void take_in(joining *j)
 {
     int fd;
     while ((fd = luda__socket_accept(j->listener)) >= 0) {
-        if (j->strangers >= STRANGERS + LUDA_CHANNELS * j->size) {
+        if (j->strangers >= STRANGERS + j->channels * j->size) {
             close(fd);
             continue;
         }
@@ -242,7 +243,7 @@ static void take_in(joining *j)
 static bool believable(const joining *j, candidate *c, const luda_frame *frame)
 {
     if (memcmp(frame->session, j->session, LUDA_SESSION_BYTES) != 0 || frame->size != (uint32_t)j->size ||
-        frame->step >= LUDA_CHANNELS)
+        frame->step >= (uint32_t)j->channels)
         return false;
     if (c->outgoing)
         return frame->rank == (uint32_t)c->rank;
@@ -333,7 +334,7 @@ static bool all_connected(const joining *j, uint8_t *missing)
     bool all = true;
     memset(missing, 0, LUDA_MAX_RANKS / 8);
     for (int r = 0; r < j->size; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             if (r != j->rank && j->connections[r][i].fd < 0) {
                 missing[r / 8] |= (uint8_t)(1 << (r % 8));
                 all = false;
@@ -346,7 +347,7 @@ static luda_status connect_all(joining *j)
     uint8_t missing[LUDA_MAX_RANKS / 8];
     luda_status status = LUDA_OK;
     for (int r = 0; r < j->rank; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             LUDA_TRY(call_out(j, r, i));
     while (status == LUDA_OK && !all_connected(j, missing)) {
         double left = j->deadline - luda__now();
@@ -371,10 +372,23 @@ static luda_status connect_all(joining *j)
 
 /* --- The whole --- */
 
+static luda_status choose_channels(joining *j, const luda_comm_options *options)
+{
+    const char *wish = getenv("LUDA_CONNECTIONS");
+    luda_comm_options given;
+    int chosen;
+    LUDA_TRY(luda__options(options, &given));
+    chosen = given.connections ? given.connections : wish ? atoi(wish) : 1;
+    if (chosen < 1 || chosen > LUDA_MOST_CONNECTIONS)
+        return luda__fail(LUDA_EINVAL, "connect: %d connections; 1 to %d are possible", chosen, LUDA_MOST_CONNECTIONS);
+    j->channels = 1 + chosen;
+    return LUDA_OK;
+}
+
 static luda_status allocate(joining *j)
 {
     size_t size = (size_t)j->size;
-    j->most = STRANGERS + 2 * LUDA_CHANNELS * j->size;
+    j->most = STRANGERS + 2 * j->channels * j->size;
     j->table = calloc(size, sizeof *j->table);
     j->connections = calloc(size, sizeof *j->connections);
     j->candidates = calloc((size_t)j->most, sizeof *j->candidates);
@@ -395,7 +409,7 @@ static void clean_up(joining *j, bool connected)
     for (int i = 0; i < j->count; i++)
         close(j->candidates[i].fd);
     for (int r = 0; r < j->size && j->connections && !connected; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             luda__disconnect(&j->connections[r][i]);
     free(j->polls);
     free(j->candidates);
@@ -419,6 +433,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     LUDA_TRY(luda__address_parse(address, &server));
     if (!secret)
         LUDA_TRY(luda__address_check(&server, "connect"));
+    LUDA_TRY(choose_channels(&j, options));
     if (size == 1)
         return luda_comm_new_local_group(1, options, out);
     j.timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
@@ -431,7 +446,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     LUDA_TRY_OR(status, wait_for_all(&j), done);
     LUDA_TRY_OR(status, connect_all(&j), done);
     connected = true;
-    status = luda__mesh_comm(rank, size, j.connections, &j.origin, options, &comm);
+    status = luda__mesh_comm(rank, size, j.channels, j.connections, &j.origin, options, &comm);
     if (status == LUDA_OK)
         status = luda__lane_open(comm, j.deadline);
     if (status == LUDA_OK)

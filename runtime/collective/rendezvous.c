@@ -25,6 +25,7 @@ typedef struct guest {
     luda_address address;
     luda_greeting greeting; /* where there is a secret */
     uint32_t claimed;       /* the rank it says it is, before it has proved anything */
+    uint32_t connections;   /* it wants between any two ranks */
 } guest;
 
 struct luda_rendezvous {
@@ -145,21 +146,27 @@ static void join(guest *g, const luda_frame *frame)
     bool all = true;
     if (!belongs(g, frame))
         return;
-    for (int r = 0; r < home->size; r++)
-        if (home->joined[r] && home->joined[r]->greeting.encrypt != g->greeting.encrypt) {
-            snprintf(why, sizeof why, "rank %d encrypts and rank %d does not; encrypt must be equal on all ranks",
-                     g->greeting.encrypt ? (int)frame->rank : r, g->greeting.encrypt ? r : (int)frame->rank);
-            refuse(g, why);
-            return;
-        }
     if (home->complete || home->joined[frame->rank]) {
         snprintf(why, sizeof why,
                  home->complete ? "the group is complete already" : "another process is rank %u already", frame->rank);
         refuse(g, why);
         return;
     }
+    for (int r = 0; r < home->size; r++)
+        if (home->joined[r] && home->joined[r]->greeting.encrypt != g->greeting.encrypt) {
+            snprintf(why, sizeof why, "rank %d encrypts and rank %d does not; encrypt must be equal on all ranks",
+                     g->greeting.encrypt ? (int)frame->rank : r, g->greeting.encrypt ? r : (int)frame->rank);
+            refuse(g, why);
+            return;
+        } else if (home->joined[r] && home->joined[r]->connections != frame->slot) {
+            snprintf(why, sizeof why, "rank %u has connections=%u and rank %d has %u; it must be equal on all ranks",
+                     frame->rank, frame->slot, r, home->joined[r]->connections);
+            refuse(g, why);
+            return;
+        }
     luda__address_set_port(&g->address, g->bytes[LUDA_FRAME_BYTES] | g->bytes[LUDA_FRAME_BYTES + 1] << 8);
     g->rank = (int)frame->rank;
+    g->connections = frame->slot;
     home->strangers--;
     pthread_mutex_lock(&home->lock);
     home->joined[g->rank] = g;
