@@ -27,10 +27,12 @@ local function with_network(name, body)
   end)
 end
 
---- Starts ranks that sum up until something fails, in a network of their own; ready, with their processes' numbers.
+--- Starts ranks in a network of their own, which hold before their first sum: what happens to the network then, they find
+-- when they go on. With their processes' numbers.
 local function start(job, tune)
   local net = network.new({ job.size, job.survivors }, tune)
   job.homes, job.prefix, job.environment, job.patient = net.homes, net.prefix, "export LUDA_LANE=off", true
+  job.hold = true
   local group, pids = processes.start(job), {}
   for rank = 0, job.size - 1 do
     group:expect(rank, "ready")
@@ -51,7 +53,8 @@ end
 describe("a pulled cable", function()
   with_network("of one rank: all others name it, and it names all others", function()
     local group, net, pids = start { size = 4, survivors = 3, victims = { 2 }, act = "loop", deadline = DEADLINE, count = 100000 }
-    local moment = net:cut(group, pids[2], { pids[0], pids[1], pids[3] })
+    net:cut(pids[2], { pids[0], pids[1], pids[3] })
+    local moment = group:go()
     for _, rank in ipairs { 0, 1, 3 } do
       expect_failure(group, "cable of a rank pulled", rank, "timeout", { 2 }, "rank 2 does not answer rank %d", moment)
     end
@@ -71,7 +74,8 @@ describe("a pulled cable", function()
       function()
         local group, net, pids = start { size = 4, survivors = 4, victims = {}, act = "loop", deadline = DEADLINE,
           count = 100000, algorithm = algorithm }
-        local moment = net:cut(group, pids[1], { pids[2] })
+        net:cut(pids[1], { pids[2] })
+        local moment = group:go()
         for rank = 0, 3 do
           local seen = group:expect(rank, "failed")
           assert.equal("timeout", seen.code, seen.message)
@@ -88,11 +92,11 @@ end)
 
 describe("a host that goes without a word", function()
   with_network("is named at the deadline", function()
-    local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = DEADLINE, count = 1000,
-      pause = 0.05 }
-    local moment = net:cut(group, pids[1], { pids[0], pids[2] })
+    local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = DEADLINE, count = 1000 }
+    net:cut(pids[1], { pids[0], pids[2] })
     group:signal(1, processes.KILL)
     group:status(1)
+    local moment = group:go()
     for _, rank in ipairs { 0, 2 } do
       expect_failure(group, "host gone", rank, "timeout", { 1 }, "rank 1 does not answer rank %d", moment)
     end
@@ -102,26 +106,24 @@ describe("a host that goes without a word", function()
   end)
 
   with_network("and comes back without its ranks is named at once, long before the deadline", function()
-    local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = 20, count = 1000,
-      pause = 0.05 }
+    local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = 20, count = 1000 }
     local ports = net:ports(pids[1], { pids[0], pids[2] })
-    net:cut(group, pids[1], { pids[0], pids[2] })
+    net:cut(pids[1], { pids[0], pids[2] })
     group:signal(1, processes.STOP)
     net:forget(ports)
     group:signal(1, processes.KILL)
     group:status(1)
     net:mend()
-    local moment = processes.now()
+    local moment = group:go()
     for _, rank in ipairs { 0, 2 } do
       expect_failure(group, "host back without its ranks", rank, "peer", { 1 }, "lost rank 1 %(.-reset", moment)
     end
   end)
 
   with_network("or whose connections are reset by something on the way, is named at once", function()
-    local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = 20, count = 1000,
-      pause = 0.05 }
-    local moment = processes.now()
+    local group, net, pids = start { size = 3, survivors = 2, victims = { 1 }, act = "loop", deadline = 20, count = 1000 }
     net:forget(net:ports(pids[1], { pids[0] }))
+    local moment = group:go()
     local zero, two = group:expect(0, "failed"), group:expect(2, "failed")
     for _, seen in ipairs { zero, two } do
       assert.equal("peer", seen.code, seen.message)

@@ -161,8 +161,7 @@ describe("a rank that is stopped", function()
       group:expect(rank, "ready")
     end
     group:signal(0, processes.STOP)
-    group:arm(0)
-    local moment = processes.now()
+    local moment = group:go()
     all_learn(group, job, "stopped before a call", "timeout",
       "rank 0 does not answer rank %d; rank 0 was last seen at call %d+, barrier", moment)
     all_go_on(group, job)

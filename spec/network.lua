@@ -78,8 +78,8 @@ function Network:ports(one, others)
   return found
 end
 
---- Whatever one process sends the others disappears, and the other way round; at one moment for all ranks, which is returned.
-function Network:cut(group, one, others)
+--- Whatever one process sends the others disappears, and the other way round.
+function Network:cut(one, others)
   local batch = {}
   for _, ports in ipairs(self:ports(one, others)) do
     for _, rule in ipairs { "sport %s dport %s", "dport %s sport %s" } do
@@ -87,17 +87,7 @@ function Network:cut(group, one, others)
       batch[#batch + 1] = ("rule add pref %d ipproto tcp %s blackhole"):format(9 + self.rules, rule:format(ports[1], ports[2]))
     end
   end
-  if group.patient then
-    group:arm()
-  end
-  for rank = 0, group.size - 1 do
-    group:signal(rank, processes.STOP)
-  end
   self:command(("echo \"%s\" | ip -batch -"):format(table.concat(batch, "\n")))
-  for rank = 0, group.size - 1 do
-    group:signal(rank, processes.CONTINUE)
-  end
-  return processes.now()
 end
 
 --- The ends of these connections that the process does not own any more, or never will again, forget them.

@@ -75,8 +75,7 @@ local open_groups = {}
 -- goes through) and `environment` (set in front of it); `homes` are meetings {address, session}, made here where missing.
 ---@param job table size = ranks, survivors = ranks of the second meeting
 function M.start(job)
-  local group = setmetatable({ dir = helper.new_folder(), size = job.size, patient = job.patient, pids = {}, statuses = {},
-    homes = {} }, Group)
+  local group = setmetatable({ dir = helper.new_folder(), size = job.size, pids = {}, statuses = {}, homes = {} }, Group)
   if not job.homes then
     job.homes = {}
     for i, size in ipairs { job.size, job.survivors } do
@@ -130,14 +129,18 @@ function Group:result(rank)
   return self:expect(rank, "done").result
 end
 
---- From here on the calls of a patient job have its short deadline: something is about to happen.
----@param deaf? integer a rank that does not hear of it
-function Group:arm(deaf)
+--- From here on the calls of a patient job have its short deadline, and a job that was told to hold goes on.
+---@return number moment
+function Group:go()
   helper.write(self.dir .. "/armed", "")
+  return M.now()
+end
+
+--- The same, and all ranks have heard of it.
+function Group:arm()
+  self:go()
   for rank = 0, self.size - 1 do
-    if rank ~= deaf then
-      self:expect(rank, "armed")
-    end
+    self:expect(rank, "armed")
   end
 end
 

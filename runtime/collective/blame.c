@@ -244,11 +244,12 @@ bool luda__blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault)
     snprintf(many, sizeof many, "do not answer rank %d", wait->rank);
     /* Whoever is silent in a call holds up those that we wait for; a message has one sender. */
     if (!blame_who(wait, wait->sequence ? NULL : due, silent, fault)) {
+        /* Data of a rank that went on may still be on its way here. */
+        if (spare(wait))
+            return false;
         if (blame_who(wait, due, elsewhere, fault)) {
             snprintf(one, sizeof one, "is no longer in call %llu", (unsigned long long)wait->sequence);
             snprintf(many, sizeof many, "are no longer in call %llu", (unsigned long long)wait->sequence);
-        } else if (spare(wait)) {
-            return false;
         } else {
             bool owed = blame_who(wait, due, NULL, fault);
             snprintf(one, sizeof one, "sent no data");

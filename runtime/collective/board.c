@@ -22,14 +22,14 @@ double luda__now(void)
 
 /* --- Life --- */
 
-/* Spinning pays only where everybody who may wake us has a core: a rank process also has its network thread. */
-static int spin_microseconds(int size, int resident)
+/* Spinning pays only where everybody who may wake us has a core. */
+static int spin_microseconds(int size)
 {
     const char *wish = getenv("LUDA_SPIN_US");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (wish)
         return atoi(wish);
-    return (resident < 0 ? size : 2 * size) <= cores && size > 1 ? 50 : 0;
+    return size <= cores && size > 1 ? 50 : 0;
 }
 
 static bool is_resident(const luda_board *board, int rank)
@@ -72,7 +72,7 @@ luda_status luda_board_new(int size, int resident, luda_board **out)
     pthread_mutex_init(&board->lock, NULL);
     board->size = size;
     board->resident = resident;
-    board->spin = spin_microseconds(size, resident);
+    board->spin = spin_microseconds(size);
     if (allocate(board) != LUDA_OK) {
         luda_board_release(board);
         return luda__fail(LUDA_ENOMEM, "comm: no memory for %d ranks", size);
@@ -106,9 +106,16 @@ void luda_board_release(luda_board *board)
 
 /* --- Waking and sleeping --- */
 
-void luda__board_wake(luda_board *board)
+static void change(luda_board *board)
 {
     atomic_fetch_add_explicit(&board->pulse, 1, memory_order_release);
+    if (board->networked)
+        luda__loop_wake();
+}
+
+void luda__board_wake(luda_board *board)
+{
+    change(board);
     for (int r = 0; r < board->size; r++)
         if (is_resident(board, r)) {
             pthread_cond_broadcast(&board->seats[r].wake);
@@ -119,7 +126,7 @@ void luda__board_wake(luda_board *board)
 
 void luda__board_wake_one(luda_board *board, int rank)
 {
-    atomic_fetch_add_explicit(&board->pulse, 1, memory_order_release);
+    change(board);
     pthread_cond_broadcast(&board->seats[rank].wake);
 }
 
@@ -130,12 +137,14 @@ static bool spin(luda_board *board, double until)
     bool changed = false;
     pthread_mutex_unlock(&board->lock);
     end = end < until ? end : until;
+    if (board->networked && luda__loop_run(&board->pulse, pulse, end, true))
+        changed = true;
     while (!changed && luda__now() < end) {
         for (int i = 0; i < 32 && !changed; i++)
             changed = atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
     }
     pthread_mutex_lock(&board->lock);
-    return changed || atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
+    return atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
 }
 
 /* On a busy machine whoever would wake us is not running: a rank that spun in vain a few times leaves it for a while. */
@@ -157,10 +166,22 @@ void luda__board_sleep(luda_board *board, int rank, double until)
     struct timespec when;
     if (spin_with_luck(board, &board->seats[rank], until))
         return;
+    if (board->networked) {
+        unsigned pulse = atomic_load_explicit(&board->pulse, memory_order_acquire);
+        bool ran;
+        pthread_mutex_unlock(&board->lock);
+        ran = luda__loop_run(&board->pulse, pulse, until, false);
+        pthread_mutex_lock(&board->lock);
+        if (ran || atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse)
+            return;
+        luda__loop_sleepers(1);
+    }
     until = until < 1e15 ? until : 1e15;
     when.tv_sec = (time_t)until;
     when.tv_nsec = (long)((until - (double)when.tv_sec) * 1e9);
     pthread_cond_timedwait(&board->seats[rank].wake, &board->lock, &when);
+    if (board->networked)
+        luda__loop_sleepers(-1);
 }
 
 /* --- Records --- */

@@ -1,12 +1,12 @@
 /* One connection of the mesh: frames in, frames out, and how it ends. */
 #include "mesh.h"
+#include "secret.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 /* One turn of a connection; then the others, and the control channels with them, have theirs. */
 enum { ROUNDS = 16, PIECE = 1 << 17 };
@@ -20,7 +20,7 @@ static luda_mesh *mesh_of(const luda_channel *c)
 
 static bool is_data(const luda_channel *c)
 {
-    return c == &c->link->channels[LUDA_CHANNEL_DATA];
+    return c != &c->link->channels[LUDA_CHANNEL_CONTROL];
 }
 
 /* --- The end --- */
@@ -28,8 +28,13 @@ static bool is_data(const luda_channel *c)
 /* Whoever waits until it is out waits no longer, also where it never will be: the loss of a rank is told elsewhere. */
 void luda__outgoing_free(luda_outgoing *outgoing)
 {
+    luda_link *link = outgoing->channel ? outgoing->channel->link : NULL;
     if (outgoing->counted)
-        luda_board_sent(mesh_of(outgoing->channel)->board, mesh_of(outgoing->channel)->rank);
+        luda_board_sent(link->mesh->board, link->mesh->rank);
+    if (outgoing->held) {
+        atomic_fetch_sub(&link->held, outgoing->bytes);
+        luda__mail_wake(link->mesh->board, link->mesh->rank);
+    }
     free(outgoing->owned);
     free(outgoing);
 }
@@ -37,9 +42,7 @@ void luda__outgoing_free(luda_outgoing *outgoing)
 static void shut(luda_channel *c)
 {
     if (!c->open) {
-        if (c->fd >= 0)
-            close(c->fd);
-        c->fd = -1;
+        luda__disconnect(&c->connection);
         return;
     }
     c->open = false;
@@ -48,8 +51,7 @@ static void shut(luda_channel *c)
     c->mail = NULL;
     uv_poll_stop(&c->poll);
     uv_close((uv_handle_t *)&c->poll, luda__mesh_handle_closed);
-    close(c->fd);
-    c->fd = -1;
+    luda__disconnect(&c->connection);
     while (c->first) {
         luda_outgoing *o = c->first;
         c->first = o->next;
@@ -63,7 +65,7 @@ void luda__link_lost(luda_link *link, bool left, const char *text)
     if (link->lost)
         return;
     link->lost = true;
-    for (int i = 0; i < LUDA_CHANNELS; i++)
+    for (int i = 0; i < link->mesh->channels; i++)
         shut(&link->channels[i]);
     uv_close((uv_handle_t *)&link->grace, luda__mesh_handle_closed);
     luda_board_lost(link->mesh->board, link->rank, left, text);
@@ -76,24 +78,40 @@ static void on_grace(uv_timer_t *timer)
     luda__link_lost(link, false, link->why);
 }
 
-/* What the rank said last may still be on the other connection. */
+static bool all_left(const luda_link *link)
+{
+    for (int i = 0; i < link->mesh->channels; i++)
+        if (!link->channels[i].left)
+            return false;
+    return true;
+}
+
+static bool all_ended(const luda_link *link)
+{
+    for (int i = 0; i < link->mesh->channels; i++)
+        if (!link->channels[i].ended)
+            return false;
+    return true;
+}
+
+/* What the rank said last may still be on another connection. */
 static void end(luda_channel *c, const char *why)
 {
     enum { GRACE_MS = 200 };
     luda_link *link = c->link;
-    luda_channel *other = &link->channels[is_data(c) ? LUDA_CHANNEL_CONTROL : LUDA_CHANNEL_DATA];
     if (c->ended)
         return;
     c->ended = true;
     if (!link->why[0])
         snprintf(link->why, sizeof link->why, "%s", why);
-    if (c->left && other->left) {
+    if (all_left(link)) {
         luda__link_lost(link, true, NULL);
-    } else if (other->ended) {
+    } else if (all_ended(link)) {
         luda__link_lost(link, false, link->why);
     } else {
         uv_poll_stop(&c->poll);
-        uv_timer_start(&link->grace, on_grace, GRACE_MS, 0);
+        if (!uv_is_active((uv_handle_t *)&link->grace))
+            uv_timer_start(&link->grace, on_grace, GRACE_MS, 0);
     }
 }
 
@@ -101,7 +119,7 @@ static void end(luda_channel *c, const char *why)
 
 static void watch(luda_channel *c)
 {
-    bool writing = c->first != NULL;
+    bool writing = luda__channel_busy(c);
     if (!c->open || c->ended || writing == c->writing)
         return;
     c->writing = writing;
@@ -111,15 +129,20 @@ static void watch(luda_channel *c)
 static ssize_t write_some(luda_channel *c, const luda_outgoing *o)
 {
     struct iovec pieces[2];
-    struct msghdr message = { .msg_iov = pieces };
+    size_t count = 0;
     size_t skip = o->sent < LUDA_FRAME_BYTES ? 0 : (size_t)(o->sent - LUDA_FRAME_BYTES);
     if (o->sent < LUDA_FRAME_BYTES)
-        pieces[message.msg_iovlen++] =
+        pieces[count++] =
             (struct iovec){ (void *)(o->header + o->sent), (size_t)(LUDA_FRAME_BYTES - o->sent) };
     if (o->bytes > skip)
-        pieces[message.msg_iovlen++] =
+        pieces[count++] =
             (struct iovec){ (void *)(o->data + skip), (size_t)(o->bytes - skip < PIECE ? o->bytes - skip : PIECE) };
-    return sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return luda__sealed_send(c->connection.seal, c->connection.fd, pieces, count);
+}
+
+bool luda__channel_busy(const luda_channel *c)
+{
+    return c->first || luda__sealed_pending(c->connection.seal);
 }
 
 static void write_frames(luda_channel *c)
@@ -142,6 +165,10 @@ static void write_frames(luda_channel *c)
         if (!c->first)
             c->last = NULL;
         luda__outgoing_free(o);
+    }
+    if (!c->first && luda__sealed_flush(c->connection.seal, c->connection.fd) < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+        end(c, strerror(errno));
+        return;
     }
     watch(c);
 }
@@ -201,7 +228,7 @@ static void alive(luda_channel *c)
 static void left(luda_channel *c)
 {
     c->left = true;
-    if (c->link->channels[LUDA_CHANNEL_DATA].left && c->link->channels[LUDA_CHANNEL_CONTROL].left)
+    if (all_left(c->link))
         luda__link_lost(c->link, true, NULL);
 }
 
@@ -249,11 +276,11 @@ static ssize_t read_payload(luda_channel *c)
     size_t room = (size_t)(c->frame.payload - c->payload_got);
     ssize_t n;
     if (c->frame.kind != LUDA_FRAME_DATA) {
-        n = recv(c->fd, c->payload + c->payload_got, room, MSG_DONTWAIT);
+        n = luda__sealed_recv(c->connection.seal, c->connection.fd, c->payload + c->payload_got, room);
     } else {
         void *memory = c->mail ? luda_mail_take(c->mail, &room) : NULL;
         room = room < PIECE ? room : PIECE;
-        n = recv(c->fd, memory ? memory : unwanted, room, MSG_DONTWAIT);
+        n = luda__sealed_recv(c->connection.seal, c->connection.fd, memory ? memory : unwanted, room);
         if (c->mail)
             luda_mail_give(c->mail, n > 0 ? (size_t)n : 0);
     }
@@ -265,13 +292,19 @@ static ssize_t read_payload(luda_channel *c)
 /* False when there is nothing more to read now. */
 static bool read_frames(luda_channel *c)
 {
-    for (int round = 0; round < ROUNDS && c->open && !c->ended; round++) {
+    for (int round = 0; (round < ROUNDS || luda__sealed_ready(c->connection.seal)) && c->open && !c->ended; round++) {
         bool header = c->got < LUDA_FRAME_BYTES;
-        ssize_t n = header ? recv(c->fd, c->header + c->got, LUDA_FRAME_BYTES - c->got, MSG_DONTWAIT) : read_payload(c);
+        ssize_t n = header ? luda__sealed_recv(c->connection.seal, c->connection.fd, c->header + c->got,
+                                               LUDA_FRAME_BYTES - c->got)
+                           : read_payload(c);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return false;
+        if (n < 0 && errno == EBADMSG) {
+            luda__link_lost(c->link, false, "what it sent was altered or replayed on the way");
+            return false;
+        }
         if (n <= 0) {
             end(c, n < 0 ? strerror(errno) : "connection closed");
             return false;
@@ -306,7 +339,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 luda_status luda__channel_open(luda_channel *c, uv_loop_t *loop)
 {
-    int error = uv_poll_init_socket(loop, &c->poll, c->fd);
+    int error = uv_poll_init_socket(loop, &c->poll, c->connection.fd);
     if (error)
         return luda__fail(LUDA_EIO, "network: %s", uv_strerror(error));
     c->open = true;

@@ -92,6 +92,7 @@ struct luda_board {
     int size, resident;
     int spin; /* microseconds */
     atomic_uint pulse; /* counts changes, for spinning */
+    bool networked;    /* what happens comes from the network loop: who waits runs it meanwhile */
     atomic_bool troubled; /* aborted, or a rank is lost */
     luda_lane *lane;   /* where all ranks see the same memory, or NULL; set before the first call */
     pthread_mutex_t lock;
@@ -102,6 +103,14 @@ struct luda_board {
 };
 
 double luda__now(void); /* monotonic seconds */
+
+/*
+ * Runs the network loop on this thread until the pulse is no longer `seen` or the time has come, busily or asleep. False:
+ * another waiter runs it, which serves this one too.
+ */
+bool luda__loop_run(const atomic_uint *pulse, unsigned seen, double until, bool spin);
+void luda__loop_wake(void);          /* a pulse changed outside of the loop */
+void luda__loop_sleepers(int change); /* so many more threads sleep and count on others to run the loop */
 
 /* What a waiting rank brings along. */
 typedef struct luda_wait {
@@ -133,6 +142,9 @@ luda_status luda__mail_post(luda_board *board, int rank, int from, luda_slot_nam
 /* Waits for all expected messages of the call up to a step (or, for sequence 0, of one slot from `from`). */
 luda_status luda__mail_await(luda_wait *wait, uint32_t step, luda_comm_fault *fault);
 luda_status luda__mail_await_message(luda_wait *wait, int from, luda_slot_name slot, luda_comm_fault *fault);
+/* Waits until the transport holds copies of no more than so many bytes for a rank. */
+luda_status luda__mail_await_room(luda_wait *wait, int to, luda_comm_fault *fault);
+void luda__mail_wake(luda_board *board, int rank); /* it may have become less */
 /* Waits until everything given to the transport is out. */
 luda_status luda__mail_flush(luda_wait *wait, luda_comm_fault *fault);
 /* Expects nothing of this call any more: memory given to luda__mail_post is not touched afterwards. */

@@ -288,6 +288,14 @@ static bool need_flush(luda_wait *wait, const void *unused, bool *due)
     return wait->board->seats[wait->rank].unsent > 0;
 }
 
+/* Copies for a rank that does not read would fill this one's memory. */
+static bool need_room(luda_wait *wait, const void *what, bool *due)
+{
+    enum { MOST_HELD = 64 << 20 };
+    int to = *(const int *)what;
+    return due[to] = wait->transport->held && wait->transport->held(wait->transport->state, to) > MOST_HELD;
+}
+
 /* A rank that is gone without owing us anything may have been through with the call. */
 static bool lost_among(luda_wait *wait, const bool *due, luda_comm_fault *fault)
 {
@@ -340,6 +348,18 @@ luda_status luda__mail_await(luda_wait *wait, uint32_t step, luda_comm_fault *fa
 luda_status luda__mail_await_message(luda_wait *wait, int from, luda_slot_name slot, luda_comm_fault *fault)
 {
     return luda__await(wait, need_message, &(awaited){ from, slot }, NULL, fault);
+}
+
+luda_status luda__mail_await_room(luda_wait *wait, int to, luda_comm_fault *fault)
+{
+    return luda__await(wait, need_room, &to, NULL, fault);
+}
+
+void luda__mail_wake(luda_board *board, int rank)
+{
+    pthread_mutex_lock(&board->lock);
+    luda__board_wake_one(board, rank);
+    pthread_mutex_unlock(&board->lock);
 }
 
 luda_status luda__mail_flush(luda_wait *wait, luda_comm_fault *fault)

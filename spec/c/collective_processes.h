@@ -117,7 +117,7 @@ static void run_processes(const char *scenario, int size, int after_ms, int sign
     int status;
     char byte;
     EXPECT(pipe2(ready, O_CLOEXEC) == 0);
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, NULL, &home));
     for (int r = 0; r < size; r++)
         ranks[r] = start_rank(scenario, r, size, home);
     close(ready[1]);

@@ -164,7 +164,7 @@ static void test_strangers(void)
     char noise[65536];
     luda_rendezvous *home;
     int slow, fd;
-    EXPECT_OK(luda_rendezvous_new("localhost:0", NULL, 3, &home));
+    EXPECT_OK(luda_rendezvous_new("localhost:0", NULL, 3, NULL, &home));
     slow = dial(home);
     EXPECT(send(slow, "L", 1, MSG_NOSIGNAL) == 1);
     for (size_t i = 0; i < sizeof noise; i++)
@@ -211,7 +211,7 @@ static void test_missing(void)
     luda_rendezvous *home, *again;
     int32_t missing[4];
     char address[80], session[40];
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 4, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 4, NULL, &home));
     snprintf(address, sizeof address, "%s", luda_rendezvous_address(home));
     snprintf(session, sizeof session, "%s", luda_rendezvous_session(home));
     EXPECT(atoi(strrchr(address, ':') + 1) > 0);
@@ -227,7 +227,7 @@ static void test_missing(void)
     /* The two have gone again; their places are free. */
     pause_ms(50);
     EXPECT(luda_rendezvous_missing(home, missing, 4) == 4);
-    EXPECT_STATUS(LUDA_EIO, luda_rendezvous_new(address, NULL, 2, &again));
+    EXPECT_STATUS(LUDA_EIO, luda_rendezvous_new(address, NULL, 2, NULL, &again));
     EXPECT(strstr(luda_last_error(), address) && strstr(luda_last_error(), "in use"));
     luda_rendezvous_release(home);
     /* Nobody there; then the server comes later than the ranks, on the port just left. */
@@ -240,7 +240,7 @@ static void test_missing(void)
     for (int i = 0; i < 2; i++)
         pthread_create(&threads[i], NULL, apply, &early[i]);
     pause_ms(200);
-    EXPECT_OK(luda_rendezvous_new(address, session, 2, &again));
+    EXPECT_OK(luda_rendezvous_new(address, session, 2, NULL, &again));
     for (int i = 0; i < 2; i++) {
         pthread_join(threads[i], NULL);
         EXPECT(early[i].status == LUDA_OK);
@@ -254,13 +254,13 @@ static void test_arguments(void)
     luda_rendezvous *home = NULL;
     luda_comm *comm = NULL;
     static const char session[] = "00112233445566778899aabbccddeeff";
-    EXPECT_STATUS(LUDA_ENOTSUP, luda_rendezvous_new("0.0.0.0:0", NULL, 2, &home));
+    EXPECT_STATUS(LUDA_ENOTSUP, luda_rendezvous_new("0.0.0.0:0", NULL, 2, NULL, &home));
     EXPECT(strstr(luda_last_error(), "127.0.0.1"));
     EXPECT_STATUS(LUDA_ENOTSUP, luda_comm_connect("192.0.2.1:5000", session, 0, 2, NULL, &comm));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1", NULL, 2, &home));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1:70000", NULL, 2, &home));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, "1234", 2, &home));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, NULL, 0, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1", NULL, 2, NULL, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1:70000", NULL, 2, NULL, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, "1234", 2, NULL, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, NULL, 0, NULL, &home));
     EXPECT_STATUS(LUDA_EINVAL, luda_comm_connect("127.0.0.1:5000", session, 2, 2, NULL, &comm));
     EXPECT_STATUS(LUDA_EINVAL, luda_comm_connect("127.0.0.1:5000", "xyz", 0, 2, NULL, &comm));
     EXPECT(home == NULL && comm == NULL);

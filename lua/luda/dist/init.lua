@@ -70,11 +70,13 @@ function M.thread_comm()
 end
 
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one.
+--- The secret of the group is `secret`, or stands in the file LUDA_SECRET_FILE; `encrypt` hides what ranks exchange.
 -- log_dir: the folder where a call that fails leaves this rank's last calls, as rank-R.calls.txt (else LUDA_LOG_DIR).
----@param options? {timeout: number?, device: string?, log_dir: string?}
+---@param options? {timeout: number?, device: string?, secret: string?, encrypt: boolean?, log_dir: string?}
 ---@return luda.Comm
 function M.init(options)
-  options = args.options("init", options, { timeout = 300, device = args.absent, log_dir = args.absent })
+  options = args.options("init", options, { timeout = 300, device = args.absent, secret = args.absent, encrypt = false,
+    log_dir = args.absent })
   fault_log.folder = options.log_dir or fault_log.folder
   local ours = M.thread_comm()
   if ours then
@@ -86,7 +88,7 @@ function M.init(options)
   if place.size == 1 then
     return alone(options.timeout, place)
   end
-  return require("luda.dist.rendezvous").join(place, options.timeout)
+  return require("luda.dist.rendezvous").join(place, options)
 end
 
 local LAZY = {
