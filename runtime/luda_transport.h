@@ -87,6 +87,8 @@ typedef struct luda_transport {
     luda_status (*join)(void *state, const char card[LUDA_CARD_BYTES], int rank, int size,
                         const luda_comm_options *options, luda_comm **out);
     void (*dismiss)(void *held);
+    /* Bytes of LUDA_SLOT_MESSAGE messages to a rank of which the transport holds copies. NULL: it holds none. */
+    unsigned long long (*held)(void *state, int to);
 } luda_transport;
 
 /*
@@ -116,7 +118,10 @@ LUDA_API void luda_board_failed(luda_board *board, uint64_t sequence, const luda
 LUDA_API void luda_board_lost(luda_board *board, int lost, int left, const char *text);
 /* An answer to `query`: the call the rank is at, and whether it waits there for others. */
 LUDA_API void luda_board_alive(luda_board *board, int rank, uint64_t sequence, int waiting);
-/* One LUDA_SLOT_STEP message given to `send` by resident rank `rank` is out: its memory is not read any more. */
+/*
+ * One LUDA_SLOT_STEP message given to `send` by resident rank `rank` is out, or never will be, its receiver being lost: its
+ * memory is not read any more.
+ */
 LUDA_API void luda_board_sent(luda_board *board, int rank);
 /* What a query should be answered with. */
 LUDA_API void luda_board_position(luda_board *board, int rank, uint64_t *sequence, int *waiting);

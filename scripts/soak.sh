@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Hours of everything: instruction sets, emulator orders, collectives beside a CPU hog, kills, mutants, long fuzzing.
+# Hours of everything: instruction sets, emulator orders, whatever communicates beside a CPU hog, kills, mutants, long fuzzing.
 # Goes on where it stopped (state in build/soak.state) and writes build/soak.json. Options: --fresh forgets the state;
 # --only WORD runs the tasks whose names contain it. The C tests also run on aarch64 under an emulator, where there are
 # Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user. SOAK_REPEATS (20), SOAK_KILLS (50), SOAK_FUZZ seconds (1800) change sizes.
@@ -86,10 +86,14 @@ for order in forward reverse $(seq -f 'random:%g' "$repeats"); do
   done
 done
 for round in $(seq "$repeats"); do
-  for name in collective_test collective_faults_test collective_gradient_test collective_tcp_test collective_work_test; do
+  for file in $(grep -lE 'luda_comm|luda_rendezvous|collective/' spec/c/*_test.c); do
+    name=$(basename "$file" .c)
     task "$name-hog-$round" beside_hog timeout 600 "build/spec/$name"
   done
-  task "dist_spec-hog-$round" beside_hog scripts/run_tests.sh build dist_spec
+  for file in $(grep -lE 'luda\.dist|luda run|spec\.processes' spec/*_spec.lua); do
+    name=$(basename "$file" .lua)
+    task "$name-hog-$round" beside_hog scripts/run_tests.sh build "/$name.lua"
+  done
 done
 for seed in $(seq "$kills"); do
   task "kill-$seed" env LUDA_DEMO_SEED="$seed" LUDA_DEMO_STEPS=40 LUDA_DEMO_EVERY=5 scripts/demo.sh --no-setup

@@ -239,19 +239,35 @@ static void blame_minority(const luda_announcement *asked, int size, int field, 
             luda__blame(fault, r);
 }
 
+/* "; ranks 0, 1 and 3 ask for …" of all ranks that ask for the same as rank `like` in this field. */
+static void append_asked(luda_comm_fault *fault, const luda_announcement *asked, int size, int like, int field)
+{
+    luda_comm_fault group = { 0 };
+    char who[128], text[320];
+    size_t used = strlen(fault->text);
+    int count = 0;
+    for (int r = 0; r < size; r++)
+        if (known(&asked[r], field) == known(&asked[like], field) && equal(&asked[r], &asked[like], field)) {
+            if (r < like)
+                return;
+            luda__blame(&group, r);
+            count++;
+        }
+    snprintf(fault->text + used, sizeof fault->text - used, "%s%s ask%s for %s",
+             fault->text[used - 1] == ' ' ? "" : "; ", luda__culprits_text(&group, size, who, sizeof who),
+             count == 1 ? "s" : "", luda__asked_text(&asked[like], text, sizeof text));
+}
+
+/* First what the ranks to blame ask for: of many ranks, the text holds only some. */
 static luda_status differ(const luda_announcement *asked, int size, int me, int field, luda_comm_fault *fault)
 {
-    char text[320];
-    size_t used;
     luda__fault(fault, LUDA_EMISMATCH, "%s: ranks disagree about the %s: ", luda__call_name(asked[me].operation),
                 field_names[field]);
     blame_minority(asked, size, field, fault);
-    used = strlen(fault->text);
-    for (int r = 0; r < size && used < sizeof fault->text - 1; r++) {
-        int length = snprintf(fault->text + used, sizeof fault->text - used, "%srank %d asks for %s", r ? "; " : "", r,
-                              luda__asked_text(&asked[r], text, sizeof text));
-        used += length > 0 ? (size_t)length : 0;
-    }
+    for (int blamed = 1; blamed >= 0; blamed--)
+        for (int r = 0; r < size; r++)
+            if (luda__blamed(fault, r) == blamed)
+                append_asked(fault, asked, size, r, field);
     return LUDA_EMISMATCH;
 }
 

@@ -7,14 +7,11 @@
  */
 #include "collective.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-static const double grace = 1.0; /* seconds */
 
 double luda__now(void)
 {
@@ -25,14 +22,14 @@ double luda__now(void)
 
 /* --- Life --- */
 
-/* Spinning pays only where everybody who may wake us has a core: a rank process also has its network thread. */
-static int spin_microseconds(int size, int resident)
+/* Spinning pays only where everybody who may wake us has a core. */
+static int spin_microseconds(int size)
 {
     const char *wish = getenv("LUDA_SPIN_US");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (wish)
         return atoi(wish);
-    return (resident < 0 ? size : 2 * size) <= cores && size > 1 ? 50 : 0;
+    return size <= cores && size > 1 ? 50 : 0;
 }
 
 static bool is_resident(const luda_board *board, int rank)
@@ -56,9 +53,7 @@ static luda_status allocate(luda_board *board)
         luda_record *record = &board->records[i];
         record->asked = calloc(size, sizeof *record->asked);
         record->here = calloc(size, sizeof *record->here);
-        record->in = calloc(size, sizeof *record->in);
-        record->out = calloc(size, sizeof *record->out);
-        if (!record->asked || !record->here || !record->in || !record->out)
+        if (!record->asked || !record->here)
             return LUDA_ENOMEM;
     }
     return LUDA_OK;
@@ -77,7 +72,7 @@ luda_status luda_board_new(int size, int resident, luda_board **out)
     pthread_mutex_init(&board->lock, NULL);
     board->size = size;
     board->resident = resident;
-    board->spin = spin_microseconds(size, resident);
+    board->spin = spin_microseconds(size);
     if (allocate(board) != LUDA_OK) {
         luda_board_release(board);
         return luda__fail(LUDA_ENOMEM, "comm: no memory for %d ranks", size);
@@ -102,9 +97,8 @@ void luda_board_release(luda_board *board)
     for (int i = 0; i < LUDA_RECORDS; i++) {
         free(board->records[i].asked);
         free(board->records[i].here);
-        free(board->records[i].in);
-        free(board->records[i].out);
     }
+    luda__lane_release(board->lane);
     free(board->seats);
     pthread_mutex_destroy(&board->lock);
     free(board);
@@ -112,17 +106,27 @@ void luda_board_release(luda_board *board)
 
 /* --- Waking and sleeping --- */
 
-void luda__board_wake(luda_board *board)
+static void change(luda_board *board)
 {
     atomic_fetch_add_explicit(&board->pulse, 1, memory_order_release);
+    if (board->networked)
+        luda__loop_wake();
+}
+
+void luda__board_wake(luda_board *board)
+{
+    change(board);
     for (int r = 0; r < board->size; r++)
-        if (is_resident(board, r))
+        if (is_resident(board, r)) {
             pthread_cond_broadcast(&board->seats[r].wake);
+            if (board->lane)
+                luda__lane_ring(board->lane, r);
+        }
 }
 
 void luda__board_wake_one(luda_board *board, int rank)
 {
-    atomic_fetch_add_explicit(&board->pulse, 1, memory_order_release);
+    change(board);
     pthread_cond_broadcast(&board->seats[rank].wake);
 }
 
@@ -133,12 +137,14 @@ static bool spin(luda_board *board, double until)
     bool changed = false;
     pthread_mutex_unlock(&board->lock);
     end = end < until ? end : until;
+    if (board->networked && luda__loop_run(&board->pulse, pulse, end, true))
+        changed = true;
     while (!changed && luda__now() < end) {
         for (int i = 0; i < 32 && !changed; i++)
             changed = atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
     }
     pthread_mutex_lock(&board->lock);
-    return changed || atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
+    return atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
 }
 
 /* On a busy machine whoever would wake us is not running: a rank that spun in vain a few times leaves it for a while. */
@@ -160,10 +166,22 @@ void luda__board_sleep(luda_board *board, int rank, double until)
     struct timespec when;
     if (spin_with_luck(board, &board->seats[rank], until))
         return;
+    if (board->networked) {
+        unsigned pulse = atomic_load_explicit(&board->pulse, memory_order_acquire);
+        bool ran;
+        pthread_mutex_unlock(&board->lock);
+        ran = luda__loop_run(&board->pulse, pulse, until, false);
+        pthread_mutex_lock(&board->lock);
+        if (ran || atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse)
+            return;
+        luda__loop_sleepers(1);
+    }
     until = until < 1e15 ? until : 1e15;
     when.tv_sec = (time_t)until;
     when.tv_nsec = (long)((until - (double)when.tv_sec) * 1e9);
     pthread_cond_timedwait(&board->seats[rank].wake, &board->lock, &when);
+    if (board->networked)
+        luda__loop_sleepers(-1);
 }
 
 /* --- Records --- */
@@ -176,17 +194,15 @@ luda_record *luda__board_record(luda_board *board, uint64_t sequence)
         return NULL;
     if (record->sequence < sequence) {
         record->sequence = sequence;
-        record->arrived = record->departed = 0;
+        record->arrived = 0;
         record->settled = record->failed = false;
         record->first = 0;
         memset(record->here, 0, (size_t)board->size * sizeof *record->here);
-        memset(record->in, 0, (size_t)board->size * sizeof *record->in);
-        memset(record->out, 0, (size_t)board->size * sizeof *record->out);
     }
     return record;
 }
 
-static bool nobody_lost(const luda_board *board)
+bool luda__board_complete(const luda_board *board)
 {
     for (int r = 0; r < board->size; r++)
         if (board->seats[r].presence != LUDA_PRESENT)
@@ -209,7 +225,7 @@ static luda_record *arrive(luda_board *board, int from, const luda_announcement 
     record->asked[from] = *asked;
     /* A remote rank may be through with the call, and gone, before the news of the last arrival reaches us. */
     record->settled = record->arrived == board->size && !record->failed && !board->aborted &&
-                      (board->resident >= 0 || nobody_lost(board));
+                      (board->resident >= 0 || luda__board_complete(board));
     return record;
 }
 
@@ -227,6 +243,7 @@ void luda_board_failed(luda_board *board, uint64_t sequence, const luda_comm_fau
     if (sequence == 0 && !board->aborted) {
         board->aborted = true;
         board->abort_fault = *fault;
+        atomic_store(&board->troubled, true);
     } else if (sequence > 0) {
         luda_record *record = luda__board_record(board, sequence);
         if (record && !record->failed) {
@@ -249,6 +266,7 @@ void luda_board_lost(luda_board *board, int lost, int left, const char *text)
                  text   ? text
                  : left ? "left the group"
                         : "connection closed");
+        atomic_store(&board->troubled, true);
     }
     luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
@@ -262,126 +280,31 @@ void luda_board_alive(luda_board *board, int rank, uint64_t sequence, int waitin
     seat->waiting = waiting != 0;
     if (sequence > seat->sequence)
         seat->sequence = sequence;
+    luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
 }
 
 void luda_board_position(luda_board *board, int rank, uint64_t *sequence, int *waiting)
 {
     pthread_mutex_lock(&board->lock);
+    if (board->lane)
+        luda__lane_pull(board, 0);
     *sequence = board->seats[rank].sequence;
     *waiting = board->seats[rank].waiting;
     pthread_mutex_unlock(&board->lock);
 }
 
-/* --- Blame --- */
-
-/* A rank that left right after a call had failed on it, a call that succeeded here: that failure is what happened. */
-static bool find_earlier_fault(const luda_wait *wait, int rank, luda_comm_fault *fault)
-{
-    uint64_t last = wait->board->seats[rank].sequence;
-    const luda_record *record = &wait->board->records[last % LUDA_RECORDS];
-    if (last == 0 || record->sequence != last || !record->failed || last >= wait->sequence)
-        return false;
-    *fault = record->fault;
-    snprintf(fault->text, sizeof fault->text, "%s: rank %d left after call %llu failed there: %.300s", wait->name, rank,
-             (unsigned long long)last, record->fault.text);
-    return true;
-}
-
-/*
- * Some rank that the call needs is gone: those that died, or, if none did, those that left. One that had arrived may have
- * completed the call (its last) while others are still hearing of it: it gets a moment.
- */
-static bool find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
-{
-    luda_board *board = wait->board;
-    char who[128];
-    const char *text = NULL;
-    int worst = LUDA_PRESENT;
-    for (int r = 0; r < board->size; r++)
-        if (!record->here[r] || board->resident < 0 || luda__now() >= board->seats[r].lost_at + grace)
-            worst = board->seats[r].presence > worst ? board->seats[r].presence : worst;
-    if (worst == LUDA_PRESENT)
-        return false;
-    for (int r = 0; r < board->size && worst == LUDA_LEFT; r++)
-        if (board->seats[r].presence == LUDA_LEFT && find_earlier_fault(wait, r, fault))
-            return true;
-    luda__fault(fault, LUDA_EPEER, "lost");
-    for (int r = board->size - 1; r >= 0; r--)
-        if (board->seats[r].presence == worst) {
-            luda__blame(fault, r);
-            text = board->seats[r].lost_text;
-        }
-    luda__culprits_text(fault, board->size, who, sizeof who);
-    snprintf(fault->text, sizeof fault->text, "%s: lost %s (%s)", wait->name, who, text);
-    return true;
-}
-
-/* Ranks that have not arrived. Who waits as we do is never among them. */
-static void blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
-{
-    luda_board *board = wait->board;
-    char who[128], seen[96] = "";
-    int first = -1, count = 0;
-    luda__fault(fault, LUDA_ETIMEOUT, "absent");
-    for (int r = board->size - 1; r >= 0; r--)
-        if (!record->here[r]) {
-            luda__blame(fault, r);
-            first = r;
-            count++;
-        }
-    luda__culprits_text(fault, board->size, who, sizeof who);
-    if (first >= 0 && board->seats[first].sequence > 0)
-        snprintf(seen, sizeof seen, "; rank %d was last seen at call %llu, %s", first,
-                 (unsigned long long)board->seats[first].sequence, luda__call_name(board->seats[first].operation));
-    snprintf(fault->text, sizeof fault->text, "%s: timed out after %g s: %s %s not arrived at call %llu%s", wait->name,
-             wait->timeout, who, count == 1 ? "has" : "have", (unsigned long long)wait->sequence, seen);
-}
-
-bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault)
-{
-    luda_board *board = wait->board;
-    luda_record *record = wait->sequence ? luda__board_record(board, wait->sequence) : NULL;
-    if (board->aborted) {
-        *fault = board->abort_fault;
-        return true;
-    }
-    if (board->seats[wait->rank].presence != LUDA_PRESENT) {
-        luda__fault(fault, LUDA_ECLOSED, "%s: the communicator was closed", wait->name);
-        return true;
-    }
-    if (wait->sequence && !record) {
-        luda__fault(fault, LUDA_ETIMEOUT, "%s: the other ranks gave call %llu up long ago", wait->name,
-                    (unsigned long long)wait->sequence);
-        luda__blame(fault, wait->rank);
-        return true;
-    }
-    if (record && record->failed) {
-        *fault = record->fault;
-        if (luda__blamed(fault, wait->rank))
-            snprintf(fault->text, sizeof fault->text,
-                     "%s: the other ranks gave call %llu up because of rank %d: %.300s", wait->name,
-                     (unsigned long long)wait->sequence, wait->rank, record->fault.text);
-        return true;
-    }
-    return false;
-}
-
 /* --- A call --- */
 
-void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out)
+void luda__board_arrive(luda_wait *wait, const luda_announcement *asked)
 {
     luda_board *board = wait->board;
     luda_record *record;
     pthread_mutex_lock(&board->lock);
     record = arrive(board, wait->rank, asked);
     wait->deadline = (record ? record->first : luda__now()) + wait->timeout;
-    if (record) {
-        record->in[wait->rank] = in;
-        record->out[wait->rank] = out;
-        if (board->resident < 0 && record->arrived == board->size)
-            luda__board_wake(board);
-    }
+    if (record && board->resident < 0 && record->arrived == board->size)
+        luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
     if (wait->transport->announce)
         wait->transport->announce(wait->transport->state, asked);
@@ -404,6 +327,7 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
     luda_status status = LUDA_OK;
 
     pthread_mutex_lock(&board->lock);
+    luda__patience_begin(wait);
     for (;;) {
         luda_record *record = luda__board_record(board, wait->sequence);
         if (record && record->settled) {
@@ -416,12 +340,7 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             status = (luda_status)fault->status;
             break;
         }
-        if (find_lost(wait, record, fault)) {
-            mine = true;
-        } else if (luda__now() >= wait->deadline) {
-            blame_absent(wait, record, fault);
-            mine = true;
-        }
+        mine = luda__blame_lost(wait, record, fault) || luda__blame_absent(wait, record, fault);
         if (mine) {
             status = (luda_status)fault->status;
             record->failed = true;
@@ -429,36 +348,12 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             luda__board_wake(board);
             break;
         }
-        luda__board_sleep(board, wait->rank,
-                          nobody_lost(board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4));
+        luda__board_sleep(board, wait->rank, luda__patience_until(wait));
     }
     pthread_mutex_unlock(&board->lock);
     if (mine && wait->transport->fail)
         wait->transport->fail(wait->transport->state, wait->sequence, fault);
     return status;
-}
-
-void luda__board_addresses(luda_board *board, uint64_t sequence, const void **in, void **out)
-{
-    luda_record *record;
-    pthread_mutex_lock(&board->lock);
-    record = luda__board_record(board, sequence);
-    memcpy(in, record->in, (size_t)board->size * sizeof *in);
-    memcpy(out, record->out, (size_t)board->size * sizeof *out);
-    pthread_mutex_unlock(&board->lock);
-}
-
-void luda__board_depart(luda_board *board, int rank, uint64_t sequence)
-{
-    luda_record *record;
-    pthread_mutex_lock(&board->lock);
-    record = luda__board_record(board, sequence);
-    record->departed++;
-    if (record->departed == board->size)
-        luda__board_wake(board);
-    while (record->sequence == sequence && record->departed < board->size)
-        luda__board_sleep(board, rank, luda__now() + 1);
-    pthread_mutex_unlock(&board->lock);
 }
 
 void luda__board_over(luda_board *board, int rank, uint64_t sequence)

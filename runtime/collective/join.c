@@ -2,6 +2,7 @@
  * Joining: a rank says who it is at the rendezvous, learns where the others listen, and connects to those before it while
  * those after it connect to it. All with one deadline, in the caller's thread; the mesh takes over the sockets.
  */
+#include "lane.h"
 #include "secret.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@ typedef struct candidate {
 } candidate;
 
 typedef struct joining {
-    int rank, size, port, listener;
+    int rank, size, port, channels, listener;
     luda_connection server;
     double timeout, deadline;
     uint8_t session[LUDA_SESSION_BYTES];
@@ -118,6 +119,7 @@ static luda_status say_join(joining *j)
     luda__address_set_port(&here, j->port);
     LUDA_TRY(luda__listen(&here, 2 * j->size, &j->listener));
     frame.payload = 2;
+    frame.slot = (uint32_t)(j->channels - 1);
     luda__frame_write(&frame, bytes);
     bytes[LUDA_FRAME_BYTES] = (uint8_t)luda__address_port(&here);
     bytes[LUDA_FRAME_BYTES + 1] = (uint8_t)(luda__address_port(&here) >> 8);
@@ -228,7 +230,7 @@ static void take_in(joining *j)
 {
     int fd;
     while ((fd = luda__socket_accept(j->listener)) >= 0) {
-        if (j->strangers >= STRANGERS + LUDA_CHANNELS * j->size) {
+        if (j->strangers >= STRANGERS + j->channels * j->size) {
             close(fd);
             continue;
         }
@@ -242,7 +244,7 @@ static void take_in(joining *j)
 static bool believable(const joining *j, candidate *c, const luda_frame *frame)
 {
     if (memcmp(frame->session, j->session, LUDA_SESSION_BYTES) != 0 || frame->size != (uint32_t)j->size ||
-        frame->step >= LUDA_CHANNELS)
+        frame->step >= (uint32_t)j->channels)
         return false;
     if (c->outgoing)
         return frame->rank == (uint32_t)c->rank;
@@ -333,7 +335,7 @@ static bool all_connected(const joining *j, uint8_t *missing)
     bool all = true;
     memset(missing, 0, LUDA_MAX_RANKS / 8);
     for (int r = 0; r < j->size; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             if (r != j->rank && j->connections[r][i].fd < 0) {
                 missing[r / 8] |= (uint8_t)(1 << (r % 8));
                 all = false;
@@ -346,7 +348,7 @@ static luda_status connect_all(joining *j)
     uint8_t missing[LUDA_MAX_RANKS / 8];
     luda_status status = LUDA_OK;
     for (int r = 0; r < j->rank; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             LUDA_TRY(call_out(j, r, i));
     while (status == LUDA_OK && !all_connected(j, missing)) {
         double left = j->deadline - luda__now();
@@ -371,10 +373,23 @@ static luda_status connect_all(joining *j)
 
 /* --- The whole --- */
 
+static luda_status choose_channels(joining *j, const luda_comm_options *options)
+{
+    const char *wish = getenv("LUDA_CONNECTIONS");
+    luda_comm_options given;
+    int chosen;
+    LUDA_TRY(luda__options(options, &given));
+    chosen = given.connections ? given.connections : wish ? atoi(wish) : 1;
+    if (chosen < 1 || chosen > LUDA_MOST_CONNECTIONS)
+        return luda__fail(LUDA_EINVAL, "connect: %d connections; 1 to %d are possible", chosen, LUDA_MOST_CONNECTIONS);
+    j->channels = 1 + chosen;
+    return LUDA_OK;
+}
+
 static luda_status allocate(joining *j)
 {
     size_t size = (size_t)j->size;
-    j->most = STRANGERS + 2 * LUDA_CHANNELS * j->size;
+    j->most = STRANGERS + 2 * j->channels * j->size;
     j->table = calloc(size, sizeof *j->table);
     j->connections = calloc(size, sizeof *j->connections);
     j->candidates = calloc((size_t)j->most, sizeof *j->candidates);
@@ -395,7 +410,7 @@ static void clean_up(joining *j, bool connected)
     for (int i = 0; i < j->count; i++)
         close(j->candidates[i].fd);
     for (int r = 0; r < j->size && j->connections && !connected; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             luda__disconnect(&j->connections[r][i]);
     free(j->polls);
     free(j->candidates);
@@ -410,6 +425,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     luda_comm_options chosen;
     luda_address server;
     luda_status status;
+    luda_comm *comm = NULL;
     bool connected = false;
     if (size < 1 || size > LUDA_MAX_RANKS || rank < 0 || rank >= size)
         return luda__fail(LUDA_EINVAL, "connect: rank %d of %d ranks; up to %d are possible", rank, size,
@@ -423,6 +439,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     LUDA_TRY(luda__address_parse(address, &server));
     if (!secret)
         LUDA_TRY(luda__address_check(&server, "connect"));
+    LUDA_TRY(choose_channels(&j, options));
     if (size == 1)
         return luda_comm_new_local_group(1, options, out);
     j.timeout = chosen.timeout > 0 ? chosen.timeout : luda__default_timeout;
@@ -435,7 +452,13 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     LUDA_TRY_OR(status, wait_for_all(&j), done);
     LUDA_TRY_OR(status, connect_all(&j), done);
     connected = true;
-    status = luda__mesh_comm(rank, size, j.connections, &j.origin, options, out);
+    status = luda__mesh_comm(rank, size, j.channels, j.connections, &j.origin, options, &comm);
+    if (status == LUDA_OK)
+        status = luda__lane_open(comm, j.deadline);
+    if (status == LUDA_OK)
+        *out = comm;
+    else
+        luda_comm_release(comm);
 done:
     clean_up(&j, connected);
     return status;

@@ -3,6 +3,7 @@
 local lib = require "luda.ffi"
 local args = require "luda.args"
 local errors = require "luda.error"
+local fault_log = require "luda.dist.fault_log"
 local memory = require "luda.memory"
 local tensors = require "luda.tensor"
 
@@ -46,7 +47,10 @@ function M.fail(self, status)
   if field ~= nil then
     detail.field = ffi.string(field)
   end
-  lib.raise(status, { rank = self.rank, culprits = culprits, detail = next(detail) and detail or nil })
+  local text, fields = ffi.string(C.luda_last_error()), { rank = self.rank, culprits = culprits,
+    detail = next(detail) and detail or nil }
+  local code, clause = fault_log.note(self, status, text, fields)
+  errors.raise_with(code, text .. clause, fields)
 end
 
 function M.check(self, status)

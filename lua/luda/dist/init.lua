@@ -6,6 +6,7 @@ local errors = require "luda.error"
 local spans = require "luda.spans"
 local Comm = require "luda.dist.comm"
 local environment = require "luda.dist.environment"
+local fault_log = require "luda.dist.fault_log"
 
 local ffi, C = lib.ffi, lib.C
 
@@ -38,12 +39,14 @@ end
 
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one. The transport "mpi" (also
 -- LUDA_TRANSPORT=mpi) uses the MPI that started the processes. The secret of the group is `secret`, or stands in the file
--- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange.
----@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?}
+-- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange. log_dir: the folder where a call that fails leaves this rank's last
+-- calls, as rank-R.calls.txt (else LUDA_LOG_DIR).
+---@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?, log_dir: string?}
 ---@return luda.Comm
 function M.init(options)
   options = args.options("init", options, { timeout = tonumber(os.getenv("LUDA_TIMEOUT")) or 300, device = args.absent,
-    transport = args.absent, secret = args.absent, encrypt = false })
+    transport = args.absent, secret = args.absent, encrypt = false, log_dir = args.absent })
+  fault_log.folder = options.log_dir or fault_log.folder
   local ours, transport = M.thread_comm(), options.transport or os.getenv("LUDA_TRANSPORT")
   if ours and options.transport and ours.transport ~= transport then
     errors.raise("unsupported", "init: rank threads use the transport '%s'; '%s' is for processes", ours.transport, transport)
@@ -51,6 +54,7 @@ function M.init(options)
     return ours
   end
   local place = environment.place()
+  fault_log.rank = place.size > 1 and place.rank or nil
   place.device = options.device or os.getenv("LUDA_DEVICE") or "cpu"
   if transport and transport ~= "tcp" then
     local known = place.launcher and place or { device = place.device }
