@@ -12,12 +12,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STRANGERS = 256, RETRY_MS = 50 };
+enum { STRANGERS = 256, RETRY_MS = 50, AGAIN_MS = 10 };
 
 /* A connection that is not part of the mesh yet. */
 typedef struct candidate {
     int fd, rank, channel; /* rank -1: came in, and has not said */
     bool outgoing, greeted;
+    uint64_t number; /* in the order of coming */
     size_t got;
     uint8_t bytes[LUDA_FRAME_BYTES];
 } candidate;
@@ -25,12 +26,15 @@ typedef struct candidate {
 typedef struct joining {
     int rank, size, server, listener;
     double timeout, deadline;
+    double rest; /* until then nobody is taken in: descriptors ran out */
+    bool answered; /* by the rendezvous */
     uint8_t session[LUDA_SESSION_BYTES];
     luda_address *table;             /* [size] */
     int (*sockets)[LUDA_CHANNELS];   /* [size] */
     candidate *candidates;
     struct pollfd *polls;
     int count, most, strangers;
+    uint64_t came;
 } joining;
 
 /* --- At the rendezvous --- */
@@ -66,7 +70,9 @@ static luda_status say_join(joining *j)
     luda_address here = { .length = sizeof here.storage };
     getsockname(j->server, (struct sockaddr *)&here.storage, &here.length);
     luda__address_set_port(&here, 0);
-    LUDA_TRY(luda__listen(&here, 2 * j->size, &j->listener));
+    if (j->listener < 0)
+        LUDA_TRY(luda__listen(&here, LUDA_BACKLOG, &j->listener));
+    getsockname(j->listener, (struct sockaddr *)&here.storage, &here.length);
     memcpy(frame.session, j->session, LUDA_SESSION_BYTES);
     luda__frame_write(&frame, bytes);
     bytes[LUDA_FRAME_BYTES] = (uint8_t)luda__address_port(&here);
@@ -88,9 +94,16 @@ static luda_status late(const joining *j, const uint8_t *missing, const char *wh
 static luda_status read_answer(joining *j, luda_frame *frame, uint8_t *payload)
 {
     uint8_t header[LUDA_FRAME_BYTES];
-    LUDA_TRY(luda__socket_read(j->server, header, sizeof header, j->deadline));
-    if (!luda__frame_read(header, frame) || frame->kind > LUDA_FRAME_REFUSE)
-        return luda__fail(LUDA_EPEER, "connect: something else than a rendezvous answers at that address");
+    enum { FIRST = 4 };
+    bool ours;
+    LUDA_TRY(luda__socket_read(j->server, header, FIRST, j->deadline));
+    j->answered = true;
+    ours = luda__frame_starts(header, FIRST, LUDA_FRAME_MISSING, 0);
+    if (ours)
+        LUDA_TRY(luda__socket_read(j->server, header + FIRST, sizeof header - FIRST, j->deadline));
+    if (!ours || !luda__frame_read(header, frame) || frame->kind < LUDA_FRAME_MISSING || frame->kind > LUDA_FRAME_REFUSE)
+        return luda__fail(LUDA_EPEER, "connect: something else than a rendezvous of this version of LUDA answers at that "
+                                      "address");
     return luda__socket_read(j->server, payload, frame->payload, j->deadline);
 }
 
@@ -99,13 +112,16 @@ static luda_status wait_for_all(joining *j)
     uint8_t payload[LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS + 1], missing[LUDA_MAX_RANKS / 8] = { 0 };
     luda_frame frame;
     for (;;) {
-        luda_status status = read_answer(j, &frame, payload);
+        luda_status status = luda__now() < j->deadline ? read_answer(j, &frame, payload) : LUDA_ETIMEOUT;
+        if (status == LUDA_ETIMEOUT && !j->answered)
+            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: the rendezvous did not answer", j->timeout);
         if (status == LUDA_ETIMEOUT)
             return late(j, missing, "did not join");
         if (status != LUDA_OK)
             return status;
         if (frame.kind == LUDA_FRAME_REFUSE) {
             payload[frame.payload] = 0;
+            luda__tame((char *)payload, (size_t)frame.payload + 1);
             return luda__fail(LUDA_EMISMATCH, "connect: rank %d is turned away: %s", j->rank, (char *)payload);
         }
         if (frame.kind == LUDA_FRAME_MISSING && frame.payload == sizeof missing)
@@ -117,6 +133,27 @@ static luda_status wait_for_all(joining *j)
         if (!luda__address_read(payload + r * LUDA_ADDRESS_BYTES, &j->table[r]))
             return luda__fail(LUDA_ECORRUPT, "connect: the rendezvous sent no address of rank %d", r);
     return LUDA_OK;
+}
+
+/* A rendezvous in a crowd may take a rank for a stranger and close before its first answer: the rank comes again. */
+static luda_status meet(joining *j, const luda_address *address)
+{
+    char text[80];
+    for (;;) {
+        luda_status status = reach(j, address);
+        if (status == LUDA_OK)
+            status = say_join(j);
+        if (status == LUDA_OK)
+            status = wait_for_all(j);
+        if (status != LUDA_EPEER || j->answered)
+            return status;
+        if (luda__now() >= j->deadline)
+            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: what listens at %s closes every connection",
+                              j->timeout, luda__address_text(address, text, sizeof text));
+        close(j->server);
+        j->server = -1;
+        usleep(RETRY_MS * 1000);
+    }
 }
 
 /* --- Between ranks --- */
@@ -142,6 +179,15 @@ static void forget(joining *j, candidate *c, bool keep)
     *c = j->candidates[--j->count];
 }
 
+static void forget_oldest_stranger(joining *j)
+{
+    candidate *oldest = NULL;
+    for (int i = 0; i < j->count; i++)
+        if (!j->candidates[i].outgoing && (!oldest || j->candidates[i].number < oldest->number))
+            oldest = &j->candidates[i];
+    forget(j, oldest, false);
+}
+
 static luda_status call_out(joining *j, int rank, int channel)
 {
     char text[80];
@@ -151,19 +197,6 @@ static luda_status call_out(joining *j, int rank, int channel)
                           luda__address_text(&j->table[rank], text, sizeof text), strerror(errno));
     j->candidates[j->count++] = (candidate){ .fd = fd, .rank = rank, .channel = channel, .outgoing = true };
     return LUDA_OK;
-}
-
-static void take_in(joining *j)
-{
-    int fd;
-    while ((fd = luda__socket_accept(j->listener)) >= 0) {
-        if (j->strangers >= STRANGERS + LUDA_CHANNELS * j->size) {
-            close(fd);
-            continue;
-        }
-        j->candidates[j->count++] = (candidate){ .fd = fd, .rank = -1 };
-        j->strangers++;
-    }
 }
 
 /* Whether the words on a connection are those of the rank it should be; sets rank and channel. */
@@ -187,6 +220,7 @@ static bool believable(const joining *j, candidate *c)
 static luda_status advance(joining *j, candidate *c)
 {
     ssize_t n;
+    bool starts;
     if (c->outgoing && !c->greeted) {
         int error = luda__socket_error(c->fd);
         if (error)
@@ -199,19 +233,48 @@ static luda_status advance(joining *j, candidate *c)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return LUDA_OK;
     c->got += n > 0 ? (size_t)n : 0;
-    if (n > 0 && c->got < LUDA_FRAME_BYTES)
+    starts = luda__frame_starts(c->bytes, c->got, c->outgoing ? LUDA_FRAME_WELCOME : LUDA_FRAME_HELLO, 0);
+    if (n > 0 && c->got < LUDA_FRAME_BYTES && starts)
         return LUDA_OK;
-    if (n <= 0 || !believable(j, c)) {
-        if (c->outgoing)
-            return luda__fail(LUDA_EPEER, "connect: rank %d closed the connection", c->rank);
+    if (n <= 0 || !starts || !believable(j, c)) {
+        int rank = c->rank, channel = c->channel;
+        bool outgoing = c->outgoing, taken_for_a_stranger = outgoing && n <= 0 && c->got == 0;
         forget(j, c, false);
-        return LUDA_OK;
+        if (taken_for_a_stranger) {
+            usleep(AGAIN_MS * 1000);
+            return call_out(j, rank, channel);
+        }
+        return outgoing ? luda__fail(LUDA_EPEER, "connect: rank %d answers something else than it must", rank) : LUDA_OK;
     }
     if (!c->outgoing)
         greet(j, c->fd, LUDA_FRAME_WELCOME, c->channel);
     j->sockets[c->rank][c->channel] = c->fd;
     forget(j, c, true);
     return LUDA_OK;
+}
+
+/* Where the table is full, or descriptors ran out, the stranger that came first goes. */
+static luda_status take_in(joining *j)
+{
+    luda_status status = LUDA_OK;
+    for (int i = 0; i < LUDA_TURN && status == LUDA_OK; i++) {
+        int fd = luda__socket_accept(j->listener);
+        bool exhausted = fd < 0 && luda__socket_exhausted(errno);
+        if (fd < 0 && !exhausted)
+            break;
+        if (exhausted && j->strangers == 0) {
+            j->rest = luda__now() + LUDA_EXHAUSTED_MS / 1000.0;
+            break;
+        }
+        if (exhausted || j->strangers >= STRANGERS + LUDA_CHANNELS * j->size)
+            forget_oldest_stranger(j);
+        if (fd >= 0) {
+            j->candidates[j->count++] = (candidate){ .fd = fd, .rank = -1, .number = j->came++ };
+            j->strangers++;
+            status = advance(j, &j->candidates[j->count - 1]);
+        }
+    }
+    return status;
 }
 
 static bool all_connected(const joining *j, uint8_t *missing)
@@ -237,20 +300,23 @@ static luda_status connect_all(joining *j)
     while (status == LUDA_OK && !all_connected(j, missing)) {
         double left = j->deadline - luda__now();
         int waiting = j->count;
+        bool resting;
         if (left <= 0)
             return late(j, missing, "did not connect");
         for (int i = 0; i < waiting; i++) {
             const candidate *c = &j->candidates[i];
             j->polls[i] = (struct pollfd){ .fd = c->fd, .events = c->outgoing && !c->greeted ? POLLOUT : POLLIN };
         }
-        j->polls[waiting] = (struct pollfd){ .fd = j->listener, .events = POLLIN };
-        poll(j->polls, (nfds_t)waiting + 1, (int)fmin(left * 1000 + 1, 1000));
+        /* A listener that cannot be served would wake us at once, again and again. */
+        resting = luda__now() < j->rest;
+        j->polls[waiting] = (struct pollfd){ .fd = resting ? -1 : j->listener, .events = POLLIN };
+        poll(j->polls, (nfds_t)waiting + 1, (int)fmin(left * 1000 + 1, resting ? LUDA_EXHAUSTED_MS : 1000));
         /* From the end, so that what takes a forgotten one's place was looked at already. */
         for (int i = waiting - 1; i >= 0 && status == LUDA_OK; i--)
             if (j->polls[i].revents)
                 status = advance(j, &j->candidates[i]);
-        if (j->polls[waiting].revents)
-            take_in(j);
+        if (j->polls[waiting].revents && status == LUDA_OK)
+            status = take_in(j);
     }
     return status;
 }
@@ -310,9 +376,7 @@ luda_status luda_comm_connect(const char *address, const char *session, int rank
     j.timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
     j.deadline = luda__now() + j.timeout;
     LUDA_TRY_OR(status, allocate(&j), done);
-    LUDA_TRY_OR(status, reach(&j, &server), done);
-    LUDA_TRY_OR(status, say_join(&j), done);
-    LUDA_TRY_OR(status, wait_for_all(&j), done);
+    LUDA_TRY_OR(status, meet(&j, &server), done);
     LUDA_TRY_OR(status, connect_all(&j), done);
     connected = true;
     status = luda__mesh_comm(rank, size, j.sockets, options, out);

@@ -1,7 +1,8 @@
 /*
  * The rendezvous: a server on the network thread that waits for every rank of one session and then tells each where the
  * others listen. Data never passes it. Whoever does not say the right first words in time is turned away, and the session
- * goes on waiting for the right ones.
+ * goes on waiting for the right ones. In a crowd the stranger who has been silent longest goes first; a rank that was
+ * taken for one comes again (join.c).
  */
 #include "net.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GUESTS = 256, PATIENCE_MS = 5000 }; /* strangers at a time; for one's first words */
+enum { GUESTS = 256, PATIENCE_MS = 5000, SWEEP_MS = 1000 }; /* strangers at a time; for one's first words */
 
 typedef struct guest {
     struct guest *next;
@@ -55,7 +56,8 @@ static void tell(guest *g, luda_frame_kind kind, const void *payload, size_t byt
     if (bytes > 0)
         memcpy(buffer + LUDA_FRAME_BYTES, payload, bytes);
     /* A new connection's buffer holds more than this; a guest that lets it fill up is none of ours. */
-    if (send(g->fd, buffer, LUDA_FRAME_BYTES + bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    bytes += LUDA_FRAME_BYTES;
+    if (send(g->fd, buffer, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
         shutdown(g->fd, SHUT_RDWR);
 }
 
@@ -150,51 +152,83 @@ static void join(guest *g, const luda_frame *frame)
         tell_missing(home);
 }
 
-static void on_guest(uv_poll_t *poll, int status, int events)
+/* The words of a stranger, as far as they have come. */
+static void hear(guest *g)
 {
-    guest *g = (guest *)((char *)poll - offsetof(guest, poll));
     luda_frame frame;
-    ssize_t n;
-    if (g->rank >= 0) {
-        /* A rank that waits says nothing more: it can only go away. */
-        if (status < 0 || recv(g->fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
-            dismiss(g);
-        return;
-    }
-    n = status < 0 ? 0 : recv(g->fd, g->bytes + g->got, sizeof g->bytes - g->got, MSG_DONTWAIT);
+    ssize_t n = recv(g->fd, g->bytes + g->got, sizeof g->bytes - g->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     g->got += n > 0 ? (size_t)n : 0;
-    if (n <= 0 || (g->got >= LUDA_FRAME_BYTES &&
-                   (!luda__frame_read(g->bytes, &frame) || frame.kind != LUDA_FRAME_JOIN || frame.payload != 2)))
+    if (n <= 0 || !luda__frame_starts(g->bytes, g->got < 4 ? g->got : 4, LUDA_FRAME_JOIN, 2))
         dismiss(g);
-    else if (g->got == sizeof g->bytes)
+    else if (!luda__frame_starts(g->bytes, g->got, LUDA_FRAME_JOIN, 2))
+        refuse(g, "no rank of this version of LUDA says that");
+    else if (g->got == sizeof g->bytes && luda__frame_read(g->bytes, &frame))
         join(g, &frame);
+}
+
+static void on_guest(uv_poll_t *poll, int status, int events)
+{
+    guest *g = (guest *)((char *)poll - offsetof(guest, poll));
+    /* A rank that waits says nothing more: it can only go away. */
+    if (g->rank < 0 && status >= 0)
+        hear(g);
+    else if (status < 0 || recv(g->fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
+        dismiss(g);
 }
 
 /* --- The server --- */
 
+static void dismiss_oldest_stranger(luda_rendezvous *home)
+{
+    guest *oldest = NULL;
+    for (guest *g = home->guests; g; g = g->next)
+        oldest = g->rank < 0 ? g : oldest;
+    dismiss(oldest);
+}
+
+static void take_in(luda_rendezvous *home, uv_loop_t *loop, int fd)
+{
+    guest *g = calloc(1, sizeof *g);
+    if (!g || uv_poll_init_socket(loop, &g->poll, fd) != 0) {
+        free(g);
+        close(fd);
+        return;
+    }
+    if (home->strangers >= GUESTS)
+        dismiss_oldest_stranger(home);
+    g->address.length = sizeof g->address.storage;
+    getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
+    g->home = g->poll.data = luda__retain(home);
+    g->fd = fd;
+    g->rank = -1;
+    g->since = luda__now();
+    g->next = home->guests;
+    home->guests = g;
+    home->strangers++;
+    uv_poll_start(&g->poll, UV_READABLE, on_guest);
+    hear(g); /* who waited long before the door has spoken already, and is no stranger in a crowd */
+}
+
+static void on_sweep(uv_timer_t *timer);
+
 static void on_guests(uv_poll_t *poll, int status, int events)
 {
     luda_rendezvous *home = (luda_rendezvous *)((char *)poll - offsetof(luda_rendezvous, poll));
-    int fd;
-    while ((fd = luda__socket_accept(home->fd)) >= 0) {
-        guest *g = home->strangers < GUESTS ? calloc(1, sizeof *g) : NULL;
-        if (!g || uv_poll_init_socket(poll->loop, &g->poll, fd) != 0) {
-            free(g);
-            close(fd);
-            continue;
+    for (int i = 0; i < LUDA_TURN; i++) {
+        int fd = luda__socket_accept(home->fd);
+        if (fd >= 0) {
+            take_in(home, poll->loop, fd);
+        } else if (!luda__socket_exhausted(errno)) {
+            return;
+        } else if (home->strangers > 0) {
+            dismiss_oldest_stranger(home);
+        } else {
+            uv_poll_stop(poll);
+            uv_timer_start(&home->sweep, on_sweep, LUDA_EXHAUSTED_MS, SWEEP_MS);
+            return;
         }
-        g->address.length = sizeof g->address.storage;
-        getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
-        g->home = g->poll.data = luda__retain(home);
-        g->fd = fd;
-        g->rank = -1;
-        g->since = luda__now();
-        g->next = home->guests;
-        home->guests = g;
-        home->strangers++;
-        uv_poll_start(&g->poll, UV_READABLE, on_guest);
     }
 }
 
@@ -202,6 +236,7 @@ static void on_sweep(uv_timer_t *timer)
 {
     luda_rendezvous *home = timer->data;
     guest *next;
+    uv_poll_start(&home->poll, UV_READABLE, on_guests); /* it may have stopped for want of descriptors */
     for (guest *g = home->guests; g; g = next) {
         next = g->next;
         if (g->rank < 0 && luda__now() > g->since + PATIENCE_MS / 1000.0)
@@ -223,7 +258,7 @@ static void open_server(void *arg, uv_loop_t *loop)
     home->poll.data = luda__retain(home);
     home->sweep.data = luda__retain(home);
     uv_poll_start(&home->poll, UV_READABLE, on_guests);
-    uv_timer_start(&home->sweep, on_sweep, 1000, 1000);
+    uv_timer_start(&home->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
 }
 
 static void close_server(void *arg, uv_loop_t *loop)
@@ -260,7 +295,7 @@ static luda_status listen_at(luda_rendezvous *home, const char *bind)
     luda_address address;
     LUDA_TRY(luda__address_parse(bind ? bind : "127.0.0.1:0", &address));
     LUDA_TRY(luda__address_check(&address, "rendezvous"));
-    LUDA_TRY(luda__listen(&address, 1024, &home->fd));
+    LUDA_TRY(luda__listen(&address, LUDA_BACKLOG, &home->fd));
     luda__address_text(&address, home->address_text, sizeof home->address_text);
     return LUDA_OK;
 }
