@@ -113,8 +113,6 @@ static luda_status wait_for_all(joining *j)
     luda_frame frame;
     for (;;) {
         luda_status status = luda__now() < j->deadline ? read_answer(j, &frame, payload) : LUDA_ETIMEOUT;
-        if (status == LUDA_ETIMEOUT && !j->answered)
-            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: the rendezvous did not answer", j->timeout);
         if (status == LUDA_ETIMEOUT)
             return late(j, missing, "did not join");
         if (status != LUDA_OK)
@@ -139,17 +137,18 @@ static luda_status wait_for_all(joining *j)
 static luda_status meet(joining *j, const luda_address *address)
 {
     char text[80];
-    for (;;) {
-        luda_status status = reach(j, address);
-        if (status == LUDA_OK)
-            status = say_join(j);
+    for (int closed = 0;; closed++) {
+        luda_status status;
+        LUDA_TRY(reach(j, address));
+        status = say_join(j);
         if (status == LUDA_OK)
             status = wait_for_all(j);
-        if (status != LUDA_EPEER || j->answered)
+        if (j->answered || (status != LUDA_EPEER && status != LUDA_ETIMEOUT))
             return status;
         if (luda__now() >= j->deadline)
-            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: what listens at %s closes every connection",
-                              j->timeout, luda__address_text(address, text, sizeof text));
+            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: no answer from %s%s", j->timeout,
+                              luda__address_text(address, text, sizeof text),
+                              closed ? ", which closes every connection" : "");
         close(j->server);
         j->server = -1;
         usleep(RETRY_MS * 1000);
@@ -339,7 +338,8 @@ static luda_status allocate(joining *j)
     return LUDA_OK;
 }
 
-static void clean_up(joining *j, bool connected)
+/* Before the mesh opens, which may need the descriptors. */
+static void close_door(joining *j)
 {
     if (j->server >= 0)
         close(j->server);
@@ -347,6 +347,10 @@ static void clean_up(joining *j, bool connected)
         close(j->listener);
     for (int i = 0; i < j->count; i++)
         close(j->candidates[i].fd);
+}
+
+static void free_all(joining *j, bool connected)
+{
     for (int r = 0; r < j->size && j->sockets && !connected; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
             if (j->sockets[r][i] >= 0)
@@ -379,8 +383,10 @@ luda_status luda_comm_connect(const char *address, const char *session, int rank
     LUDA_TRY_OR(status, meet(&j, &server), done);
     LUDA_TRY_OR(status, connect_all(&j), done);
     connected = true;
-    status = luda__mesh_comm(rank, size, j.sockets, options, out);
 done:
-    clean_up(&j, connected);
+    close_door(&j);
+    if (connected)
+        status = luda__mesh_comm(rank, size, j.sockets, options, out);
+    free_all(&j, connected);
     return status;
 }
