@@ -1,7 +1,8 @@
 /*
  * The rendezvous: a server on the network thread that waits for every rank of one session and then tells each where the
  * others listen. Data never passes it. Whoever does not say the right first words in time is turned away, and the session
- * goes on waiting for the right ones.
+ * goes on waiting for the right ones. In a crowd the stranger who has been silent longest goes first; a rank that was
+ * taken for one comes again (join.c).
  */
 #include "secret.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GUESTS = 256, PATIENCE_MS = 5000 }; /* strangers at a time; for one's first words */
+enum { GUESTS = 256, PATIENCE_MS = 5000, SWEEP_MS = 1000 }; /* strangers at a time; for one's first words */
 
 typedef struct guest {
     struct guest *next;
@@ -210,77 +211,109 @@ static bool take_message(guest *g, const luda_frame *frame)
     return true;
 }
 
-/* Whether a guest may say this at all; all of it has room in g->bytes. */
-static bool expected(const guest *g, const luda_frame *frame)
+/* Whether this many bytes begin something that guests say. */
+static bool begins(const guest *g, size_t got)
 {
-    return (frame->kind == LUDA_FRAME_JOIN && frame->payload == 2) ||
-           (frame->kind == LUDA_FRAME_KNOCK && frame->payload == LUDA_NONCE_BYTES + 1) ||
-           (frame->kind == LUDA_FRAME_PROOF && g->home->secret);
+    return luda__frame_starts(g->bytes, got, LUDA_FRAME_JOIN, 2) ||
+           luda__frame_starts(g->bytes, got, LUDA_FRAME_KNOCK, LUDA_NONCE_BYTES + 1) ||
+           (g->home->secret && luda__frame_starts(g->bytes, got, LUDA_FRAME_PROOF, LUDA_NONCE_BYTES));
 }
 
 /* False when there is nothing more to read now, or nobody to read from. */
-static bool listen_to(guest *g)
+static bool hear_some(guest *g)
 {
-    luda_frame frame = { .payload = 0 };
-    ssize_t n;
-    if (g->got >= LUDA_FRAME_BYTES)
-        luda__frame_read(g->bytes, &frame);
-    n = luda__sealed_recv(g->connection.seal, g->connection.fd, g->bytes + g->got,
-                                  LUDA_FRAME_BYTES + frame.payload - g->got);
+    luda_frame frame;
+    ssize_t n = luda__sealed_recv(g->connection.seal, g->connection.fd, g->bytes + g->got, sizeof g->bytes - g->got);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     g->got += n > 0 ? (size_t)n : 0;
-    if (n > 0 && g->got < LUDA_FRAME_BYTES)
-        return true;
-    if (n <= 0 || !luda__frame_read(g->bytes, &frame) || !expected(g, &frame)) {
+    if (n <= 0 || !begins(g, g->got < 4 ? g->got : 4)) {
         dismiss(g);
         return false;
     }
-    if (g->got < LUDA_FRAME_BYTES + frame.payload)
+    if (!begins(g, g->got)) {
+        refuse(g, "no rank of this version of LUDA says that");
+        return false;
+    }
+    if (g->got < LUDA_FRAME_BYTES || !luda__frame_read(g->bytes, &frame) || g->got < LUDA_FRAME_BYTES + frame.payload)
         return true;
+    if (g->got > LUDA_FRAME_BYTES + frame.payload) {
+        dismiss(g);
+        return false;
+    }
     g->got = 0;
     return take_message(g, &frame);
+}
+
+/* The words of a stranger, as far as they have come. */
+static void hear(guest *g)
+{
+    while (hear_some(g))
+        ;
 }
 
 static void on_guest(uv_poll_t *poll, int status, int events)
 {
     guest *g = (guest *)((char *)poll - offsetof(guest, poll));
-    if (g->rank >= 0) {
-        /* A rank that waits says nothing more: it can only go away. */
-        if (status < 0 || recv(g->connection.fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
-            dismiss(g);
-    } else if (status < 0) {
+    /* A rank that waits says nothing more: it can only go away. */
+    if (g->rank < 0 && status >= 0)
+        hear(g);
+    else if (status < 0 || recv(g->connection.fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
         dismiss(g);
-    } else {
-        while (listen_to(g))
-            ;
-    }
 }
 
 /* --- The server --- */
 
+static void dismiss_oldest_stranger(luda_rendezvous *home)
+{
+    guest *oldest = NULL;
+    for (guest *g = home->guests; g; g = g->next)
+        oldest = g->rank < 0 ? g : oldest;
+    dismiss(oldest);
+}
+
+static void take_in(luda_rendezvous *home, uv_loop_t *loop, int fd)
+{
+    guest *g = calloc(1, sizeof *g);
+    if (!g || uv_poll_init_socket(loop, &g->poll, fd) != 0) {
+        free(g);
+        close(fd);
+        return;
+    }
+    if (home->strangers >= GUESTS)
+        dismiss_oldest_stranger(home);
+    g->address.length = sizeof g->address.storage;
+    getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
+    g->home = g->poll.data = luda__retain(home);
+    g->connection.fd = fd;
+    g->rank = -1;
+    luda__greeting_await(&g->greeting, home->secret, LUDA_ANSWERER_SERVER);
+    g->since = luda__now();
+    g->next = home->guests;
+    home->guests = g;
+    home->strangers++;
+    uv_poll_start(&g->poll, UV_READABLE, on_guest);
+    hear(g); /* who waited long before the door has spoken already, and is no stranger in a crowd */
+}
+
+static void on_sweep(uv_timer_t *timer);
+
 static void on_guests(uv_poll_t *poll, int status, int events)
 {
     luda_rendezvous *home = (luda_rendezvous *)((char *)poll - offsetof(luda_rendezvous, poll));
-    int fd;
-    while ((fd = luda__socket_accept(home->fd)) >= 0) {
-        guest *g = home->strangers < GUESTS ? calloc(1, sizeof *g) : NULL;
-        if (!g || uv_poll_init_socket(poll->loop, &g->poll, fd) != 0) {
-            free(g);
-            close(fd);
-            continue;
+    for (int i = 0; i < LUDA_TURN; i++) {
+        int fd = luda__socket_accept(home->fd);
+        if (fd >= 0) {
+            take_in(home, poll->loop, fd);
+        } else if (!luda__socket_exhausted(errno)) {
+            return;
+        } else if (home->strangers > 0) {
+            dismiss_oldest_stranger(home);
+        } else {
+            uv_poll_stop(poll);
+            uv_timer_start(&home->sweep, on_sweep, LUDA_EXHAUSTED_MS, SWEEP_MS);
+            return;
         }
-        g->address.length = sizeof g->address.storage;
-        getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
-        g->home = g->poll.data = luda__retain(home);
-        g->connection.fd = fd;
-        g->rank = -1;
-        luda__greeting_await(&g->greeting, home->secret, LUDA_ANSWERER_SERVER);
-        g->since = luda__now();
-        g->next = home->guests;
-        home->guests = g;
-        home->strangers++;
-        uv_poll_start(&g->poll, UV_READABLE, on_guest);
     }
 }
 
@@ -288,6 +321,7 @@ static void on_sweep(uv_timer_t *timer)
 {
     luda_rendezvous *home = timer->data;
     guest *next;
+    uv_poll_start(&home->poll, UV_READABLE, on_guests); /* it may have stopped for want of descriptors */
     for (guest *g = home->guests; g; g = next) {
         next = g->next;
         if (g->rank < 0 && luda__now() > g->since + PATIENCE_MS / 1000.0)
@@ -309,7 +343,7 @@ static void open_server(void *arg, uv_loop_t *loop)
     home->poll.data = luda__retain(home);
     home->sweep.data = luda__retain(home);
     uv_poll_start(&home->poll, UV_READABLE, on_guests);
-    uv_timer_start(&home->sweep, on_sweep, 1000, 1000);
+    uv_timer_start(&home->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
 }
 
 static void close_server(void *arg, uv_loop_t *loop)
@@ -348,7 +382,7 @@ static luda_status listen_at(luda_rendezvous *home, const char *bind)
     LUDA_TRY(luda__address_parse(bind ? bind : "127.0.0.1:0", &address));
     if (!home->secret)
         LUDA_TRY(luda__address_check(&address, "rendezvous"));
-    LUDA_TRY(luda__listen(&address, 1024, &home->fd));
+    LUDA_TRY(luda__listen(&address, LUDA_BACKLOG, &home->fd));
     luda__address_text(&address, home->address_text, sizeof home->address_text);
     return LUDA_OK;
 }
