@@ -642,6 +642,9 @@ typedef struct luda_comm_options {
     int32_t dim;       /* along which pieces are joined or cut; negative counts from the end */
     int32_t tag;       /* of send and recv: messages of one tag arrive in order */
     const char *site;  /* where the call stands in the program: goes into messages and the flight record, never compared */
+    const void *secret; /* of luda_rendezvous_new and luda_comm_connect: secret_bytes (at least 16) random bytes; NULL: none */
+    size_t secret_bytes;
+    int32_t encrypt;   /* of luda_comm_connect, with a secret; equal on all ranks */
 } luda_comm_options;
 
 /* The ranks of one process: out[r] is for the thread that is rank r. */
@@ -723,11 +726,17 @@ LUDA_API const char *luda_comm_failure(const luda_comm *comm, int index, int32_t
 
 /*
  * Ranks in processes of their own meet at a rendezvous: a server on the network thread of one of them, or of a launcher.
- * bind is "host:port" (NULL: 127.0.0.1 and a free port), loopback only: nothing is encrypted. session names the group, 32
- * hexadecimal digits (NULL: random ones); whoever does not know it is turned away. missing: the ranks that have not joined.
+ * bind is "host:port" (NULL: 127.0.0.1 and a free port). session names the group, 32 hexadecimal digits (NULL: random
+ * ones); whoever does not know it is turned away. missing: the ranks that have not joined.
+ *
+ * Without options->secret only loopback addresses are bound and connected to. With it, which all ranks must give too, both
+ * ends of every connection first prove that they know it, and everything later is authenticated: what was altered, replayed
+ * or left out on the way fails the connection (LUDA_EPEER names the rank). options->encrypt also hides what is sent, even
+ * from who learns the secret later. Needs libsodium (LUDA_ENOTSUP).
  */
 typedef struct luda_rendezvous luda_rendezvous;
-LUDA_API luda_status luda_rendezvous_new(const char *bind, const char *session, int size, luda_rendezvous **out);
+LUDA_API luda_status luda_rendezvous_new(const char *bind, const char *session, int size, const luda_comm_options *options,
+                                         luda_rendezvous **out);
 LUDA_API const char *luda_rendezvous_address(const luda_rendezvous *rendezvous); /* with the port that was taken */
 LUDA_API const char *luda_rendezvous_session(const luda_rendezvous *rendezvous);
 LUDA_API int luda_rendezvous_missing(luda_rendezvous *rendezvous, int32_t *ranks, int capacity);

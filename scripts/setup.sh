@@ -15,7 +15,7 @@ for option in "$@"; do
 done
 
 packages="cmake ninja-build gcc g++ pkg-config luajit libluajit-5.1-dev libuv1-dev libjansson-dev zlib1g-dev
-  lua-busted lua-check libdnnl-dev liblapack3"
+  lua-busted lua-check libdnnl-dev liblapack3 libsodium23"
 [ "$data" = no ] || packages="$packages bible-kjv dataset-fashion-mnist procps"
 
 missing() {
@@ -26,7 +26,7 @@ missing() {
 
 if ! command -v apt-get >/dev/null 2>&1; then
   echo "This is not a Debian system. LUDA needs: CMake, Ninja, a C11 compiler, pkg-config, LuaJIT 2.1 with headers, libuv,"
-  echo "jansson, zlib; for tests busted and luacheck; for speed oneDNN, for linear algebra LAPACK. Then: cmake -S . -B build -G Ninja && ninja -C build"
+  echo "jansson, zlib; for tests busted and luacheck; for speed oneDNN, for linear algebra LAPACK, for shared secrets libsodium. Then: cmake -S . -B build -G Ninja && ninja -C build"
 else
   wanted=$(missing)
   if [ -n "$wanted" ]; then

@@ -1,11 +1,11 @@
 /* One connection of the mesh: frames in, frames out, and how it ends. */
 #include "mesh.h"
+#include "secret.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 /* One turn of a connection; then the others, and the control channels with them, have theirs. */
 enum { ROUNDS = 16, PIECE = 1 << 17 };
@@ -33,9 +33,7 @@ void luda__outgoing_free(luda_outgoing *outgoing)
 static void shut(luda_channel *c)
 {
     if (!c->open) {
-        if (c->fd >= 0)
-            close(c->fd);
-        c->fd = -1;
+        luda__disconnect(&c->connection);
         return;
     }
     c->open = false;
@@ -44,8 +42,7 @@ static void shut(luda_channel *c)
     c->mail = NULL;
     uv_poll_stop(&c->poll);
     uv_close((uv_handle_t *)&c->poll, luda__mesh_handle_closed);
-    close(c->fd);
-    c->fd = -1;
+    luda__disconnect(&c->connection);
     while (c->first) {
         luda_outgoing *o = c->first;
         c->first = o->next;
@@ -95,7 +92,7 @@ static void end(luda_channel *c, const char *why)
 
 static void watch(luda_channel *c)
 {
-    bool writing = c->first != NULL;
+    bool writing = luda__channel_busy(c);
     if (!c->open || c->ended || writing == c->writing)
         return;
     c->writing = writing;
@@ -105,15 +102,20 @@ static void watch(luda_channel *c)
 static ssize_t write_some(luda_channel *c, const luda_outgoing *o)
 {
     struct iovec pieces[2];
-    struct msghdr message = { .msg_iov = pieces };
+    size_t count = 0;
     size_t skip = o->sent < LUDA_FRAME_BYTES ? 0 : (size_t)(o->sent - LUDA_FRAME_BYTES);
     if (o->sent < LUDA_FRAME_BYTES)
-        pieces[message.msg_iovlen++] =
+        pieces[count++] =
             (struct iovec){ (void *)(o->header + o->sent), (size_t)(LUDA_FRAME_BYTES - o->sent) };
     if (o->bytes > skip)
-        pieces[message.msg_iovlen++] =
+        pieces[count++] =
             (struct iovec){ (void *)(o->data + skip), (size_t)(o->bytes - skip < PIECE ? o->bytes - skip : PIECE) };
-    return sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return luda__sealed_send(c->connection.seal, c->connection.fd, pieces, count);
+}
+
+bool luda__channel_busy(const luda_channel *c)
+{
+    return c->first || luda__sealed_pending(c->connection.seal);
 }
 
 static void write_frames(luda_channel *c)
@@ -138,6 +140,10 @@ static void write_frames(luda_channel *c)
         if (o->counted)
             luda_board_sent(mesh_of(c)->board, mesh_of(c)->rank);
         luda__outgoing_free(o);
+    }
+    if (!c->first && luda__sealed_flush(c->connection.seal, c->connection.fd) < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+        end(c, strerror(errno));
+        return;
     }
     watch(c);
 }
@@ -164,12 +170,12 @@ void luda__channel_send(luda_outgoing *outgoing)
 static void answer(luda_channel *c)
 {
     luda_outgoing *o = c->first;
-    luda_frame frame = { .kind = LUDA_FRAME_ALIVE };
+    luda_frame frame = { .kind = LUDA_FRAME_ALIVE }, queued;
     int waiting;
     luda_board_position(mesh_of(c)->board, mesh_of(c)->rank, &frame.sequence, &waiting);
     frame.step = (uint32_t)waiting;
     /* Whoever asks and asks and reads nothing gets one answer: the last. */
-    while (o && (!luda__frame_starts(o->header, LUDA_FRAME_BYTES, LUDA_FRAME_ALIVE, 0) || o->sent > 0))
+    while (o && (o->sent > 0 || !luda__frame_read(o->header, &queued) || queued.kind != LUDA_FRAME_ALIVE))
         o = o->next;
     if (o) {
         luda__frame_write(&frame, o->header);
@@ -263,11 +269,11 @@ static ssize_t read_payload(luda_channel *c)
     size_t room = (size_t)(c->frame.payload - c->payload_got);
     ssize_t n;
     if (c->frame.kind != LUDA_FRAME_DATA) {
-        n = recv(c->fd, c->payload + c->payload_got, room, MSG_DONTWAIT);
+        n = luda__sealed_recv(c->connection.seal, c->connection.fd, c->payload + c->payload_got, room);
     } else {
         void *memory = c->mail ? luda_mail_take(c->mail, &room) : NULL;
         room = room < PIECE ? room : PIECE;
-        n = recv(c->fd, memory ? memory : unwanted, room, MSG_DONTWAIT);
+        n = luda__sealed_recv(c->connection.seal, c->connection.fd, memory ? memory : unwanted, room);
         if (c->mail)
             luda_mail_give(c->mail, n > 0 ? (size_t)n : 0);
     }
@@ -279,13 +285,19 @@ static ssize_t read_payload(luda_channel *c)
 /* False when there is nothing more to read now. */
 static bool read_frames(luda_channel *c)
 {
-    for (int round = 0; round < ROUNDS && c->open && !c->ended; round++) {
+    for (int round = 0; (round < ROUNDS || luda__sealed_ready(c->connection.seal)) && c->open && !c->ended; round++) {
         bool header = c->got < LUDA_FRAME_BYTES;
-        ssize_t n = header ? recv(c->fd, c->header + c->got, LUDA_FRAME_BYTES - c->got, MSG_DONTWAIT) : read_payload(c);
+        ssize_t n = header ? luda__sealed_recv(c->connection.seal, c->connection.fd, c->header + c->got,
+                                               LUDA_FRAME_BYTES - c->got)
+                           : read_payload(c);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return false;
+        if (n < 0 && errno == EBADMSG) {
+            luda__link_lost(c->link, false, "what it sent was altered or replayed on the way");
+            return false;
+        }
         if (n <= 0) {
             end(c, n < 0 ? strerror(errno) : "connection closed");
             return false;
@@ -320,7 +332,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 luda_status luda__channel_open(luda_channel *c, uv_loop_t *loop)
 {
-    int error = uv_poll_init_socket(loop, &c->poll, c->fd);
+    int error = uv_poll_init_socket(loop, &c->poll, c->connection.fd);
     if (error)
         return luda__fail(LUDA_EIO, "network: %s", uv_strerror(error));
     c->open = true;

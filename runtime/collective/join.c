@@ -2,7 +2,7 @@
  * Joining: a rank says who it is at the rendezvous, learns where the others listen, and connects to those before it while
  * those after it connect to it. All with one deadline, in the caller's thread; the mesh takes over the sockets.
  */
-#include "net.h"
+#include "secret.h"
 
 #include <errno.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STRANGERS = 256, RETRY_MS = 50, AGAIN_MS = 10 };
+enum { STRANGERS = 256, RETRY_MS = 50, AGAIN_MS = 10, ANSWER_BYTES = LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS + 1 };
 
 /* A connection that is not part of the mesh yet. */
 typedef struct candidate {
@@ -20,17 +20,20 @@ typedef struct candidate {
     bool outgoing, greeted;
     uint64_t number; /* in the order of coming */
     size_t got;
-    uint8_t bytes[LUDA_FRAME_BYTES];
+    uint8_t bytes[LUDA_GREETING_BYTES];
+    luda_greeting greeting; /* where there is a secret */
 } candidate;
 
 typedef struct joining {
-    int rank, size, server, listener;
+    int rank, size, listener;
+    luda_connection server;
     double timeout, deadline;
     double rest; /* until then nobody is taken in: descriptors ran out */
-    bool answered; /* by the rendezvous */
+    bool settled; /* what answers as the rendezvous knows this rank, or is none: another try would change nothing */
     uint8_t session[LUDA_SESSION_BYTES];
-    luda_address *table;             /* [size] */
-    int (*sockets)[LUDA_CHANNELS];   /* [size] */
+    luda_origin origin;
+    luda_address *table;                           /* [size] */
+    luda_connection (*connections)[LUDA_CHANNELS]; /* [size] */
     candidate *candidates;
     struct pollfd *polls;
     int count, most, strangers;
@@ -51,7 +54,7 @@ static luda_status reach(joining *j, const luda_address *address)
                 poll(&p, 1, left > 0 ? (int)fmin(left * 1000 + 1, 5000) : 0) > 0 ? luda__socket_error(fd) : ETIMEDOUT;
         }
         if (error == 0) {
-            j->server = fd;
+            j->server.fd = fd;
             return LUDA_OK;
         }
         if (fd >= 0)
@@ -63,21 +66,73 @@ static luda_status reach(joining *j, const luda_address *address)
     }
 }
 
+static luda_status read_answer(joining *j, luda_frame *frame, uint8_t payload[ANSWER_BYTES])
+{
+    enum { FIRST = 4 };
+    uint8_t header[LUDA_FRAME_BYTES];
+    LUDA_TRY(luda__socket_read(&j->server, header, FIRST, j->deadline));
+    j->settled = !luda__frame_starts(header, FIRST);
+    if (!j->settled)
+        LUDA_TRY(luda__socket_read(&j->server, header + FIRST, sizeof header - FIRST, j->deadline));
+    if (j->settled || !luda__frame_read(header, frame) || frame->payload >= ANSWER_BYTES) {
+        j->settled = true;
+        return luda__fail(LUDA_EPEER,
+                          "connect: something else than a rendezvous of this version of LUDA answers at that address");
+    }
+    LUDA_TRY(luda__socket_read(&j->server, payload, frame->payload, j->deadline));
+    j->settled = frame->kind == LUDA_FRAME_MISSING || frame->kind == LUDA_FRAME_READY;
+    if (frame->kind != LUDA_FRAME_REFUSE)
+        return LUDA_OK;
+    luda__tame((char *)payload, (size_t)frame->payload + 1);
+    return luda__fail(LUDA_EMISMATCH, "connect: rank %d is turned away: %s", j->rank, (char *)payload);
+}
+
+/* What this rank says of itself, on every connection. */
+static luda_frame introduction(const joining *j, luda_frame_kind kind, int channel)
+{
+    luda_frame frame = {
+        .kind = kind, .rank = (uint32_t)j->rank, .size = (uint32_t)j->size, .step = (uint32_t)channel
+    };
+    memcpy(frame.session, j->session, LUDA_SESSION_BYTES);
+    return frame;
+}
+
+static luda_status greet_server(joining *j)
+{
+    uint8_t message[LUDA_GREETING_BYTES], payload[ANSWER_BYTES];
+    size_t bytes = sizeof message;
+    luda_greeting greeting;
+    luda_frame frame = introduction(j, LUDA_FRAME_KNOCK, 0);
+    LUDA_TRY(luda__greeting_call(&greeting, j->origin.secret, &frame, LUDA_ANSWERER_SERVER, message));
+    while (bytes > 0) {
+        luda_status status;
+        LUDA_TRY(luda__socket_write(&j->server, message, bytes, j->deadline));
+        status = read_answer(j, &frame, payload);
+        if (status != LUDA_OK)
+            return status;
+        j->settled = luda__greeting_take(&greeting, &frame, payload, message, &bytes, &j->server.seal) == LUDA_GREETED_WRONG;
+        if (j->settled)
+            return luda__fail(LUDA_EPEER, "connect: what answers at that address does not know the secret");
+    }
+    return LUDA_OK;
+}
+
 static luda_status say_join(joining *j)
 {
     uint8_t bytes[LUDA_FRAME_BYTES + 2];
-    luda_frame frame = { .kind = LUDA_FRAME_JOIN, .payload = 2, .rank = (uint32_t)j->rank, .size = (uint32_t)j->size };
+    luda_frame frame = introduction(j, LUDA_FRAME_JOIN, 0);
     luda_address here = { .length = sizeof here.storage };
-    getsockname(j->server, (struct sockaddr *)&here.storage, &here.length);
+    getsockname(j->server.fd, (struct sockaddr *)&here.storage, &here.length);
     luda__address_set_port(&here, 0);
+    j->origin.here = here;
     if (j->listener < 0)
         LUDA_TRY(luda__listen(&here, LUDA_BACKLOG, &j->listener));
     getsockname(j->listener, (struct sockaddr *)&here.storage, &here.length);
-    memcpy(frame.session, j->session, LUDA_SESSION_BYTES);
+    frame.payload = 2;
     luda__frame_write(&frame, bytes);
     bytes[LUDA_FRAME_BYTES] = (uint8_t)luda__address_port(&here);
     bytes[LUDA_FRAME_BYTES + 1] = (uint8_t)(luda__address_port(&here) >> 8);
-    return luda__socket_write(j->server, bytes, sizeof bytes, j->deadline);
+    return luda__socket_write(&j->server, bytes, sizeof bytes, j->deadline);
 }
 
 static luda_status late(const joining *j, const uint8_t *missing, const char *what)
@@ -91,25 +146,25 @@ static luda_status late(const joining *j, const uint8_t *missing, const char *wh
                       luda__culprits_text(&fault, j->size, who, sizeof who), what);
 }
 
-static luda_status read_answer(joining *j, luda_frame *frame, uint8_t *payload)
+/* An address that ranks on other hosts, or strangers, would understand otherwise. */
+static luda_status check_address(const joining *j, int rank)
 {
-    uint8_t header[LUDA_FRAME_BYTES];
-    enum { FIRST = 4 };
-    bool ours;
-    LUDA_TRY(luda__socket_read(j->server, header, FIRST, j->deadline));
-    j->answered = true;
-    ours = luda__frame_starts(header, FIRST, LUDA_FRAME_MISSING, 0);
-    if (ours)
-        LUDA_TRY(luda__socket_read(j->server, header + FIRST, sizeof header - FIRST, j->deadline));
-    if (!ours || !luda__frame_read(header, frame) || frame->kind < LUDA_FRAME_MISSING || frame->kind > LUDA_FRAME_REFUSE)
-        return luda__fail(LUDA_EPEER, "connect: something else than a rendezvous of this version of LUDA answers at that "
-                                      "address");
-    return luda__socket_read(j->server, payload, frame->payload, j->deadline);
+    char text[80];
+    if (!j->origin.secret)
+        return luda__address_check(&j->table[rank], "connect");
+    if (luda__address_is_loopback(&j->table[rank]) == luda__address_is_loopback(&j->origin.here))
+        return LUDA_OK;
+    return luda__fail(LUDA_EMISMATCH,
+                      "connect: rank %d joined from %s, which the others cannot reach; all ranks must use the rendezvous's "
+                      "address in the network, or all its loopback address",
+                      luda__address_is_loopback(&j->table[rank]) ? rank : j->rank,
+                      luda__address_text(luda__address_is_loopback(&j->table[rank]) ? &j->table[rank] : &j->origin.here,
+                                         text, sizeof text));
 }
 
 static luda_status wait_for_all(joining *j)
 {
-    uint8_t payload[LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS + 1], missing[LUDA_MAX_RANKS / 8] = { 0 };
+    uint8_t payload[ANSWER_BYTES], missing[LUDA_MAX_RANKS / 8] = { 0 };
     luda_frame frame;
     for (;;) {
         luda_status status = luda__now() < j->deadline ? read_answer(j, &frame, payload) : LUDA_ETIMEOUT;
@@ -117,19 +172,16 @@ static luda_status wait_for_all(joining *j)
             return late(j, missing, "did not join");
         if (status != LUDA_OK)
             return status;
-        if (frame.kind == LUDA_FRAME_REFUSE) {
-            payload[frame.payload] = 0;
-            luda__tame((char *)payload, (size_t)frame.payload + 1);
-            return luda__fail(LUDA_EMISMATCH, "connect: rank %d is turned away: %s", j->rank, (char *)payload);
-        }
         if (frame.kind == LUDA_FRAME_MISSING && frame.payload == sizeof missing)
             memcpy(missing, payload, sizeof missing);
         if (frame.kind == LUDA_FRAME_READY && frame.payload == (uint64_t)j->size * LUDA_ADDRESS_BYTES)
             break;
     }
-    for (int r = 0; r < j->size; r++)
+    for (int r = 0; r < j->size; r++) {
         if (!luda__address_read(payload + r * LUDA_ADDRESS_BYTES, &j->table[r]))
             return luda__fail(LUDA_ECORRUPT, "connect: the rendezvous sent no address of rank %d", r);
+        LUDA_TRY(check_address(j, r));
+    }
     return LUDA_OK;
 }
 
@@ -140,34 +192,51 @@ static luda_status meet(joining *j, const luda_address *address)
     for (int closed = 0;; closed++) {
         luda_status status;
         LUDA_TRY(reach(j, address));
-        status = say_join(j);
+        status = j->origin.secret ? greet_server(j) : LUDA_OK;
+        if (status == LUDA_OK)
+            status = say_join(j);
         if (status == LUDA_OK)
             status = wait_for_all(j);
-        if (j->answered || (status != LUDA_EPEER && status != LUDA_ETIMEOUT))
+        if (j->settled || (status != LUDA_EPEER && status != LUDA_ETIMEOUT))
             return status;
         if (luda__now() >= j->deadline)
-            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: no answer from %s%s", j->timeout,
-                              luda__address_text(address, text, sizeof text),
-                              closed ? ", which closes every connection" : "");
-        close(j->server);
-        j->server = -1;
+            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: the rendezvous at %s does not answer%s",
+                              j->timeout, luda__address_text(address, text, sizeof text),
+                              closed ? "; it closes every connection" : "");
+        luda__disconnect(&j->server);
         usleep(RETRY_MS * 1000);
     }
 }
 
 /* --- Between ranks --- */
 
-static void greet(const joining *j, int fd, luda_frame_kind kind, int channel)
+/* Into an empty buffer; what does not fit there breaks the handshake, which the deadline reports. */
+static void say(const candidate *c, const uint8_t *bytes, size_t count)
+{
+    if (send(c->fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        shutdown(c->fd, SHUT_RDWR);
+}
+
+static void greet(const joining *j, const candidate *c, luda_frame_kind kind)
 {
     uint8_t bytes[LUDA_FRAME_BYTES];
-    luda_frame frame = {
-        .kind = kind, .rank = (uint32_t)j->rank, .size = (uint32_t)j->size, .step = (uint32_t)channel
-    };
-    memcpy(frame.session, j->session, LUDA_SESSION_BYTES);
+    luda_frame frame = introduction(j, kind, c->channel);
     luda__frame_write(&frame, bytes);
-    /* Into an empty buffer; what does not fit there breaks the handshake, which the deadline reports. */
-    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        shutdown(fd, SHUT_RDWR);
+    say(c, bytes, sizeof bytes);
+}
+
+static luda_status call(const joining *j, candidate *c)
+{
+    uint8_t bytes[LUDA_GREETING_BYTES];
+    luda_frame frame = introduction(j, LUDA_FRAME_KNOCK, c->channel);
+    c->greeted = true;
+    if (!j->origin.secret) {
+        greet(j, c, LUDA_FRAME_HELLO);
+        return LUDA_OK;
+    }
+    LUDA_TRY(luda__greeting_call(&c->greeting, j->origin.secret, &frame, (uint32_t)c->rank, bytes));
+    say(c, bytes, sizeof bytes);
+    return LUDA_OK;
 }
 
 static void forget(joining *j, candidate *c, bool keep)
@@ -198,57 +267,99 @@ static luda_status call_out(joining *j, int rank, int channel)
     return LUDA_OK;
 }
 
-/* Whether the words on a connection are those of the rank it should be; sets rank and channel. */
-static bool believable(const joining *j, candidate *c)
+/* Whether a rank that is expected presents itself; sets rank and channel. */
+static bool believable(const joining *j, candidate *c, const luda_frame *frame)
 {
-    luda_frame frame;
-    if (!luda__frame_read(c->bytes, &frame) || memcmp(frame.session, j->session, LUDA_SESSION_BYTES) != 0 ||
-        frame.size != (uint32_t)j->size || frame.step >= LUDA_CHANNELS || frame.payload != 0)
+    if (memcmp(frame->session, j->session, LUDA_SESSION_BYTES) != 0 || frame->size != (uint32_t)j->size ||
+        frame->step >= LUDA_CHANNELS)
         return false;
     if (c->outgoing)
-        return frame.kind == LUDA_FRAME_WELCOME && frame.rank == (uint32_t)c->rank;
-    if (frame.kind != LUDA_FRAME_HELLO || frame.rank <= (uint32_t)j->rank || frame.rank >= (uint32_t)j->size ||
-        j->sockets[frame.rank][frame.step] >= 0)
+        return frame->rank == (uint32_t)c->rank;
+    if (frame->rank <= (uint32_t)j->rank || frame->rank >= (uint32_t)j->size ||
+        j->connections[frame->rank][frame->step].fd >= 0)
         return false;
-    c->rank = (int)frame.rank;
-    c->channel = (int)frame.step;
+    c->rank = (int)frame->rank;
+    c->channel = (int)frame->step;
     return true;
+}
+
+/* A whole message came. */
+static luda_greeted take_message(const joining *j, candidate *c, const luda_frame *frame, luda_seal **seal)
+{
+    uint8_t answer[LUDA_GREETING_BYTES];
+    size_t bytes;
+    luda_greeted greeted;
+    if (!j->origin.secret) {
+        if (frame->kind != (c->outgoing ? LUDA_FRAME_WELCOME : LUDA_FRAME_HELLO) || !believable(j, c, frame))
+            return LUDA_GREETED_WRONG;
+        if (!c->outgoing)
+            greet(j, c, LUDA_FRAME_WELCOME);
+        return LUDA_GREETED_DONE;
+    }
+    if (frame->kind == LUDA_FRAME_KNOCK && !believable(j, c, frame))
+        return LUDA_GREETED_WRONG;
+    greeted = luda__greeting_take(&c->greeting, frame, c->bytes + LUDA_FRAME_BYTES, answer, &bytes, seal);
+    if (bytes > 0)
+        say(c, answer, bytes);
+    return greeted;
+}
+
+/* Of the message that is coming, as far as is known; 0: none of ours. */
+static size_t message_bytes(const candidate *c, luda_frame *frame)
+{
+    if (c->got < LUDA_FRAME_BYTES)
+        return LUDA_FRAME_BYTES;
+    if (!luda__frame_read(c->bytes, frame) || frame->payload > sizeof c->bytes - LUDA_FRAME_BYTES)
+        return 0;
+    return LUDA_FRAME_BYTES + (size_t)frame->payload;
 }
 
 /* Takes one connection further. One that is forgotten has another in its place afterwards. */
 static luda_status advance(joining *j, candidate *c)
 {
+    luda_greeted greeted = LUDA_GREETED_WRONG;
+    luda_frame frame;
+    luda_seal *seal = NULL;
+    size_t whole;
     ssize_t n;
-    bool starts;
     if (c->outgoing && !c->greeted) {
         int error = luda__socket_error(c->fd);
         if (error)
             return luda__fail(LUDA_EPEER, "connect: rank %d cannot be reached: %s", c->rank, strerror(error));
-        greet(j, c->fd, LUDA_FRAME_HELLO, c->channel);
-        c->greeted = true;
-        return LUDA_OK;
+        return call(j, c);
     }
-    n = recv(c->fd, c->bytes + c->got, LUDA_FRAME_BYTES - c->got, MSG_DONTWAIT);
+    whole = message_bytes(c, &frame);
+    n = recv(c->fd, c->bytes + c->got, whole - c->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return LUDA_OK;
     c->got += n > 0 ? (size_t)n : 0;
-    starts = luda__frame_starts(c->bytes, c->got, c->outgoing ? LUDA_FRAME_WELCOME : LUDA_FRAME_HELLO, 0);
-    if (n > 0 && c->got < LUDA_FRAME_BYTES && starts)
+    whole = luda__frame_starts(c->bytes, c->got) ? message_bytes(c, &frame) : 0;
+    if (n > 0 && c->got < whole)
         return LUDA_OK;
-    if (n <= 0 || !starts || !believable(j, c)) {
-        int rank = c->rank, channel = c->channel;
-        bool outgoing = c->outgoing, taken_for_a_stranger = outgoing && n <= 0 && c->got == 0;
-        forget(j, c, false);
-        if (taken_for_a_stranger) {
-            usleep(AGAIN_MS * 1000);
-            return call_out(j, rank, channel);
-        }
-        return outgoing ? luda__fail(LUDA_EPEER, "connect: rank %d answers something else than it must", rank) : LUDA_OK;
+    if (n > 0 && whole > 0) {
+        c->got = 0;
+        greeted = take_message(j, c, &frame, &seal);
     }
-    if (!c->outgoing)
-        greet(j, c->fd, LUDA_FRAME_WELCOME, c->channel);
-    j->sockets[c->rank][c->channel] = c->fd;
-    forget(j, c, true);
+    if (greeted == LUDA_GREETED_WRONG) {
+        int rank = c->rank, channel = c->channel;
+        bool outgoing = c->outgoing;
+        forget(j, c, false);
+        if (outgoing && n > 0)
+            return luda__fail(LUDA_EPEER, "connect: what answers as rank %d is not it", rank);
+        /* A rank in a crowd may take this one for a stranger; one that is gone refuses the next connection. */
+        if (outgoing)
+            usleep(AGAIN_MS * 1000);
+        return outgoing ? call_out(j, rank, channel) : LUDA_OK;
+    }
+    if (greeted == LUDA_GREETED_DONE) {
+        /* A second of the same rank and channel came first. */
+        bool taken = j->connections[c->rank][c->channel].fd >= 0;
+        if (taken)
+            luda__seal_release(seal);
+        else
+            j->connections[c->rank][c->channel] = (luda_connection){ c->fd, seal };
+        forget(j, c, !taken);
+    }
     return LUDA_OK;
 }
 
@@ -268,9 +379,11 @@ static luda_status take_in(joining *j)
         if (exhausted || j->strangers >= STRANGERS + LUDA_CHANNELS * j->size)
             forget_oldest_stranger(j);
         if (fd >= 0) {
-            j->candidates[j->count++] = (candidate){ .fd = fd, .rank = -1, .number = j->came++ };
+            candidate *c = &j->candidates[j->count++];
+            *c = (candidate){ .fd = fd, .rank = -1, .number = j->came++ };
+            luda__greeting_await(&c->greeting, j->origin.secret, (uint32_t)j->rank);
             j->strangers++;
-            status = advance(j, &j->candidates[j->count - 1]);
+            status = advance(j, c);
         }
     }
     return status;
@@ -282,7 +395,7 @@ static bool all_connected(const joining *j, uint8_t *missing)
     memset(missing, 0, LUDA_MAX_RANKS / 8);
     for (int r = 0; r < j->size; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
-            if (r != j->rank && j->sockets[r][i] < 0) {
+            if (r != j->rank && j->connections[r][i].fd < 0) {
                 missing[r / 8] |= (uint8_t)(1 << (r % 8));
                 all = false;
             }
@@ -327,22 +440,21 @@ static luda_status allocate(joining *j)
     size_t size = (size_t)j->size;
     j->most = STRANGERS + 2 * LUDA_CHANNELS * j->size;
     j->table = calloc(size, sizeof *j->table);
-    j->sockets = calloc(size, sizeof *j->sockets);
+    j->connections = calloc(size, sizeof *j->connections);
     j->candidates = calloc((size_t)j->most, sizeof *j->candidates);
     j->polls = calloc((size_t)j->most + 1, sizeof *j->polls);
-    if (!j->table || !j->sockets || !j->candidates || !j->polls)
+    if (!j->table || !j->connections || !j->candidates || !j->polls)
         return luda__fail(LUDA_ENOMEM, "connect: no memory for %d ranks", j->size);
     for (size_t r = 0; r < size; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
-            j->sockets[r][i] = -1;
+            j->connections[r][i].fd = -1;
     return LUDA_OK;
 }
 
 /* Before the mesh opens, which may need the descriptors. */
 static void close_door(joining *j)
 {
-    if (j->server >= 0)
-        close(j->server);
+    luda__disconnect(&j->server);
     if (j->listener >= 0)
         close(j->listener);
     for (int i = 0; i < j->count; i++)
@@ -351,20 +463,19 @@ static void close_door(joining *j)
 
 static void free_all(joining *j, bool connected)
 {
-    for (int r = 0; r < j->size && j->sockets && !connected; r++)
+    for (int r = 0; r < j->size && j->connections && !connected; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
-            if (j->sockets[r][i] >= 0)
-                close(j->sockets[r][i]);
+            luda__disconnect(&j->connections[r][i]);
     free(j->polls);
     free(j->candidates);
-    free(j->sockets);
+    free(j->connections);
     free(j->table);
 }
 
-luda_status luda_comm_connect(const char *address, const char *session, int rank, int size,
-                              const luda_comm_options *options, luda_comm **out)
+luda_status luda__comm_connect(const char *address, const char *session, int rank, int size, luda_secret *secret,
+                               const luda_comm_options *options, luda_comm **out)
 {
-    joining j = { .rank = rank, .size = size, .server = -1, .listener = -1 };
+    joining j = { .rank = rank, .size = size, .server.fd = -1, .listener = -1, .origin.secret = secret };
     luda_address server;
     luda_status status;
     bool connected = false;
@@ -374,7 +485,8 @@ luda_status luda_comm_connect(const char *address, const char *session, int rank
     if (!luda__session_parse(session, j.session))
         return luda__fail(LUDA_EINVAL, "connect: a session is %d hexadecimal digits", 2 * LUDA_SESSION_BYTES);
     LUDA_TRY(luda__address_parse(address, &server));
-    LUDA_TRY(luda__address_check(&server, "connect"));
+    if (!secret)
+        LUDA_TRY(luda__address_check(&server, "connect"));
     if (size == 1)
         return luda_comm_new_local_group(1, options, out);
     j.timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
@@ -386,7 +498,20 @@ luda_status luda_comm_connect(const char *address, const char *session, int rank
 done:
     close_door(&j);
     if (connected)
-        status = luda__mesh_comm(rank, size, j.sockets, options, out);
+        status = luda__mesh_comm(rank, size, j.connections, &j.origin, options, out);
     free_all(&j, connected);
+    return status;
+}
+
+luda_status luda_comm_connect(const char *address, const char *session, int rank, int size,
+                              const luda_comm_options *options, luda_comm **out)
+{
+    luda_comm_options given;
+    luda_secret *secret;
+    luda_status status;
+    LUDA_TRY(luda__options(options, &given));
+    LUDA_TRY(luda__secret_new(&given, "connect", &secret));
+    status = luda__comm_connect(address, session, rank, size, secret, options, out);
+    luda__secret_release(secret);
     return status;
 }

@@ -1,5 +1,6 @@
 /* The transport `tcp` over a mesh of connections: what the main thread asks of the network thread. */
 #include "mesh.h"
+#include "secret.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 static void free_mesh(luda_mesh *mesh)
 {
     luda_board_release(mesh->board);
+    luda__secret_release(mesh->origin.secret);
     free(mesh->links);
     free(mesh);
 }
@@ -86,7 +88,7 @@ static void release_mesh(void *arg, uv_loop_t *loop)
     for (int r = 0; r < mesh->size; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
             if (mesh->links[r].channels[i].open)
-                shutdown(mesh->links[r].channels[i].fd, SHUT_WR);
+                shutdown(mesh->links[r].channels[i].connection.fd, SHUT_WR);
     uv_timer_start(&mesh->linger, on_linger, LINGER_MS, 0);
     luda__mesh_link_ended(mesh);
 }
@@ -228,7 +230,7 @@ static void run_pending(void *arg, uv_loop_t *loop)
     p->any = false;
     for (int r = 0; r < p->mesh->size; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
-            p->any |= p->mesh->links[r].channels[i].first != NULL;
+            p->any |= luda__channel_busy(&p->mesh->links[r].channels[i]);
 }
 
 /* The process may end right after: what was sent should be out. A rank that reads nothing is not waited for long. */
@@ -253,8 +255,11 @@ static void mesh_release(void *state)
 /* A part of the group meets at a rendezvous of its own; the card is its session and address. */
 static luda_status mesh_lead(void *state, int size, char card[LUDA_CARD_BYTES], void **held)
 {
+    const luda_mesh *mesh = state;
+    char here[80];
     luda_rendezvous *home;
-    LUDA_TRY(luda_rendezvous_new(NULL, NULL, size, &home));
+    luda__address_text(&mesh->origin.here, here, sizeof here);
+    LUDA_TRY(luda__rendezvous_new(here, NULL, size, mesh->origin.secret, &home));
     snprintf(card, LUDA_CARD_BYTES, "%s %s", luda_rendezvous_session(home), luda_rendezvous_address(home));
     *held = home;
     return LUDA_OK;
@@ -268,12 +273,13 @@ static void mesh_dismiss(void *held)
 static luda_status mesh_join(void *state, const char card[LUDA_CARD_BYTES], int rank, int size,
                              const luda_comm_options *options, luda_comm **out)
 {
+    const luda_mesh *mesh = state;
     char session[2 * LUDA_SESSION_BYTES + 1] = "";
     memcpy(session, card, sizeof session - 1);
-    return luda_comm_connect(card + sizeof session, session, rank, size, options, out);
+    return luda__comm_connect(card + sizeof session, session, rank, size, mesh->origin.secret, options, out);
 }
 
-static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
+static luda_mesh *new_mesh(int rank, int size, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin)
 {
     luda_mesh *mesh = calloc(1, sizeof *mesh);
     if (!mesh || !(mesh->links = calloc((size_t)size, sizeof *mesh->links)) ||
@@ -285,19 +291,21 @@ static luda_mesh *new_mesh(int rank, int size, int (*sockets)[LUDA_CHANNELS])
     }
     mesh->rank = rank;
     mesh->size = size;
+    mesh->origin = *origin;
+    luda__secret_retain(mesh->origin.secret);
     for (int r = 0; r < size; r++) {
         mesh->links[r].mesh = mesh;
         mesh->links[r].rank = r;
         for (int i = 0; i < LUDA_CHANNELS; i++) {
             mesh->links[r].channels[i].link = &mesh->links[r];
-            mesh->links[r].channels[i].fd = sockets[r][i];
+            mesh->links[r].channels[i].connection = connections[r][i];
         }
     }
     return mesh;
 }
 
-luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options,
-                            luda_comm **out)
+luda_status luda__mesh_comm(int rank, int size, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin,
+                            const luda_comm_options *options, luda_comm **out)
 {
     luda_transport transport = { .size = sizeof transport,
                                  .name = "tcp",
@@ -311,14 +319,14 @@ luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], c
                                  .lead = mesh_lead,
                                  .dismiss = mesh_dismiss,
                                  .join = mesh_join };
-    luda_mesh *mesh = new_mesh(rank, size, sockets);
+    luda_mesh *mesh = new_mesh(rank, size, connections, origin);
     opening o = { .mesh = mesh };
     luda_status status =
         mesh ? luda__loop_call(open_mesh, &o) : luda__fail(LUDA_ENOMEM, "network: no memory for %d ranks", size);
     if (status != LUDA_OK) {
         for (int r = 0; r < size; r++)
             for (int i = 0; i < LUDA_CHANNELS && r != rank; i++)
-                close(sockets[r][i]);
+                luda__disconnect(&connections[r][i]);
         if (mesh)
             free_mesh(mesh);
         return status;

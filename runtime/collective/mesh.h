@@ -25,7 +25,7 @@ typedef struct luda_outgoing {
 
 struct luda_channel {
     luda_link *link;
-    int fd;
+    luda_connection connection;
     bool open, writing;
     bool left, ended; /* the other side said so; the connection ended */
     uv_poll_t poll;
@@ -55,6 +55,7 @@ struct luda_mesh {
     bool released;
     uv_timer_t linger;
     luda_link *links; /* [size] */
+    luda_origin origin;
 };
 
 /* --- channel.c --- */
@@ -62,6 +63,8 @@ struct luda_mesh {
 luda_status luda__channel_open(luda_channel *channel, uv_loop_t *loop);
 void luda__channel_send(luda_outgoing *outgoing);
 void luda__outgoing_free(luda_outgoing *outgoing);
+/* Something is not out yet. */
+bool luda__channel_busy(const luda_channel *channel);
 /* The rank is gone: closes both connections and tells the board. */
 void luda__link_lost(luda_link *link, bool left, const char *text);
 void luda__mesh_handle_closed(uv_handle_t *handle); /* with handle->data the mesh */

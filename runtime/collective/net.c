@@ -1,5 +1,5 @@
 /* Sockets: addresses, listening, connecting, whole transfers with a deadline. */
-#include "net.h"
+#include "secret.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -70,23 +70,24 @@ const char *luda__address_text(const luda_address *address, char *buffer, size_t
     return buffer;
 }
 
-static bool is_loopback(const luda_address *address)
+bool luda__address_is_loopback(const luda_address *address)
 {
-    if (address->storage.ss_family == AF_INET6)
-        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)&address->storage)->sin6_addr);
+    if (address->storage.ss_family == AF_INET6) {
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)&address->storage)->sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
+    }
     return ntohl(((const struct sockaddr_in *)&address->storage)->sin_addr.s_addr) >> 24 == 127;
 }
 
 luda_status luda__address_check(const luda_address *address, const char *who)
 {
     char text[80];
-    if (is_loopback(address))
+    if (luda__address_is_loopback(address))
         return LUDA_OK;
-    return luda__fail(
-        LUDA_ENOTSUP,
-        "%s: %s is not a loopback address, and connections are neither encrypted nor authenticated; use 127.0.0.1, and "
-        "ssh to carry its ports between hosts",
-        who, luda__address_text(address, text, sizeof text));
+    return luda__fail(LUDA_ENOTSUP,
+                      "%s: %s is not a loopback address, and without a secret whoever reaches it could join; give all ranks "
+                      "the same secret= (luda run --secret-file), or use 127.0.0.1",
+                      who, luda__address_text(address, text, sizeof text));
 }
 
 void luda__address_write(const luda_address *address, uint8_t bytes[LUDA_ADDRESS_BYTES])
@@ -198,16 +199,26 @@ static luda_status ready(int fd, short events, double deadline)
     }
 }
 
-luda_status luda__socket_write(int fd, const void *bytes, size_t count, double deadline)
+void luda__disconnect(luda_connection *connection)
+{
+    if (connection->fd >= 0)
+        close(connection->fd);
+    connection->fd = -1;
+    luda__seal_release(connection->seal);
+    connection->seal = NULL;
+}
+
+luda_status luda__socket_write(const luda_connection *to, const void *bytes, size_t count, double deadline)
 {
     const char *at = bytes;
-    while (count > 0) {
-        ssize_t sent = send(fd, at, count, MSG_NOSIGNAL);
-        if (sent > 0) {
+    while (count > 0 || luda__sealed_pending(to->seal)) {
+        const struct iovec piece = { (void *)at, count };
+        ssize_t sent = luda__sealed_send(to->seal, to->fd, &piece, 1);
+        if (sent >= 0) {
             at += sent;
             count -= (size_t)sent;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            LUDA_TRY(ready(fd, POLLOUT, deadline));
+            LUDA_TRY(ready(to->fd, POLLOUT, deadline));
         } else if (errno != EINTR) {
             return luda__fail(LUDA_EPEER, "network: %s", strerror(errno));
         }
@@ -215,18 +226,20 @@ luda_status luda__socket_write(int fd, const void *bytes, size_t count, double d
     return LUDA_OK;
 }
 
-luda_status luda__socket_read(int fd, void *bytes, size_t count, double deadline)
+luda_status luda__socket_read(const luda_connection *from, void *bytes, size_t count, double deadline)
 {
     char *at = bytes;
     while (count > 0) {
-        ssize_t got = recv(fd, at, count, 0);
+        ssize_t got = luda__sealed_recv(from->seal, from->fd, at, count);
         if (got > 0) {
             at += got;
             count -= (size_t)got;
         } else if (got == 0) {
             return luda__fail(LUDA_EPEER, "network: the other side closed the connection");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            LUDA_TRY(ready(fd, POLLIN, deadline));
+            LUDA_TRY(ready(from->fd, POLLIN, deadline));
+        } else if (errno == EBADMSG) {
+            return luda__fail(LUDA_EPEER, "network: what came was altered or replayed on the way");
         } else if (errno != EINTR) {
             return luda__fail(LUDA_EPEER, "network: %s", strerror(errno));
         }

@@ -25,7 +25,10 @@ enum { LUDA_FRAME_MAGIC = 0x4144554C, LUDA_FRAME_VERSION = 1, LUDA_FRAME_BYTES =
     LUDA_FRAME(FAULT, LUDA_FAULT_BYTES)                                                                                \
     LUDA_FRAME(QUERY, 0)                                                                                               \
     LUDA_FRAME(ALIVE, 0)      /* sequence: the call its main thread is at; step: whether it waits there */             \
-    LUDA_FRAME(LEAVE, 0)
+    LUDA_FRAME(LEAVE, 0)                                                                                               \
+    LUDA_FRAME(KNOCK, 33)     /* instead of HELLO where there is a secret: see secret.h */                             \
+    LUDA_FRAME(CHALLENGE, 32)                                                                                          \
+    LUDA_FRAME(PROOF, 32)
 
 enum { LUDA_ANNOUNCE_BYTES = 10 * 4 + 8 * LUDA_MAX_DIMS + 64 + 160, LUDA_FAULT_BYTES = 4 + LUDA_MAX_RANKS / 8 + 512 };
 
@@ -48,8 +51,8 @@ typedef struct luda_frame {
 void luda__frame_write(const luda_frame *frame, uint8_t bytes[LUDA_FRAME_BYTES]);
 /* False for anything that is not a frame of ours, or too long for its kind. */
 bool luda__frame_read(const uint8_t bytes[LUDA_FRAME_BYTES], luda_frame *frame);
-/* Whether the first `got` bytes may become a frame of this kind and length: what cannot is known from its first bytes. */
-bool luda__frame_starts(const uint8_t *bytes, size_t got, luda_frame_kind kind, uint64_t payload);
+/* Whether the first `got` bytes may become a frame: what cannot is known from its first byte on. */
+bool luda__frame_starts(const uint8_t *bytes, size_t got);
 void luda__announcement_write(const luda_announcement *a, uint8_t bytes[LUDA_ANNOUNCE_BYTES]);
 /* sequence and hash travel in the frame and stand in `a` already. False for what no rank of `size` can ask. */
 bool luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], int size, luda_announcement *a);
@@ -70,7 +73,8 @@ enum { LUDA_ADDRESS_BYTES = 19 }; /* family, 16 bytes, port */
 /* "127.0.0.1:4000", "localhost:0", "[::1]:4000". */
 luda_status luda__address_parse(const char *text, luda_address *out);
 const char *luda__address_text(const luda_address *address, char *buffer, size_t room);
-/* Refuses what other hosts can reach. */
+bool luda__address_is_loopback(const luda_address *address);
+/* Refuses what other hosts can reach: for groups without a secret. */
 luda_status luda__address_check(const luda_address *address, const char *who);
 void luda__address_set_port(luda_address *address, int port);
 int luda__address_port(const luda_address *address);
@@ -89,9 +93,18 @@ int luda__socket_error(int fd);
 /* Where strangers may come: connections taken in per turn, milliseconds until the next try where descriptors ran out. */
 enum { LUDA_TURN = 64, LUDA_EXHAUSTED_MS = 50, LUDA_BACKLOG = 1024 };
 
+/* A connection on its way from joining to the mesh. */
+typedef struct luda_secret luda_secret;
+typedef struct luda_seal luda_seal; /* secret.h; NULL where there is no secret */
+typedef struct luda_connection {
+    int fd; /* -1: none */
+    luda_seal *seal;
+} luda_connection;
+
+void luda__disconnect(luda_connection *connection);
 /* Whole transfers of non-blocking sockets; ETIMEOUT, or EPEER where the other side went away. */
-luda_status luda__socket_write(int fd, const void *bytes, size_t count, double deadline);
-luda_status luda__socket_read(int fd, void *bytes, size_t count, double deadline);
+luda_status luda__socket_write(const luda_connection *to, const void *bytes, size_t count, double deadline);
+luda_status luda__socket_read(const luda_connection *from, void *bytes, size_t count, double deadline);
 bool luda__session_parse(const char *text, uint8_t out[LUDA_SESSION_BYTES]);
 luda_status luda__random_bytes(void *bytes, size_t count);
 
@@ -114,8 +127,21 @@ luda_status luda__loop_call(void (*run)(void *arg, uv_loop_t *loop), void *arg);
 
 enum { LUDA_CHANNEL_DATA = 0, LUDA_CHANNEL_CONTROL = 1, LUDA_CHANNELS = 2 };
 
-/* Takes over connected sockets, [size][LUDA_CHANNELS], -1 for this rank itself; also on failure. */
-luda_status luda__mesh_comm(int rank, int size, int (*sockets)[LUDA_CHANNELS], const luda_comm_options *options,
-                            luda_comm **out);
+/* What the parts of a group inherit from it. */
+typedef struct luda_origin {
+    luda_secret *secret; /* or NULL */
+    luda_address here;   /* where this rank is reached; the port is 0 */
+} luda_origin;
+
+/* Takes over connections, [size][LUDA_CHANNELS], none for this rank itself; also on failure. */
+luda_status luda__mesh_comm(int rank, int size, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin,
+                            const luda_comm_options *options, luda_comm **out);
+
+/* --- Meeting, with a secret or NULL (rendezvous.c, join.c) --- */
+
+luda_status luda__rendezvous_new(const char *bind, const char *session, int size, luda_secret *secret,
+                                 luda_rendezvous **out);
+luda_status luda__comm_connect(const char *address, const char *session, int rank, int size, luda_secret *secret,
+                               const luda_comm_options *options, luda_comm **out);
 
 #endif

@@ -4,7 +4,7 @@
  * goes on waiting for the right ones. In a crowd the stranger who has been silent longest goes first; a rank that was
  * taken for one comes again (join.c).
  */
-#include "net.h"
+#include "secret.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,11 +18,14 @@ typedef struct guest {
     struct guest *next;
     luda_rendezvous *home;
     uv_poll_t poll;
-    int fd, rank; /* rank -1: has not said yet */
+    luda_connection connection;
+    int rank; /* -1: has not said yet */
     double since;
     size_t got;
-    uint8_t bytes[LUDA_FRAME_BYTES + 2];
+    uint8_t bytes[LUDA_GREETING_BYTES];
     luda_address address;
+    luda_greeting greeting; /* where there is a secret */
+    uint32_t claimed;       /* the rank it says it is, before it has proved anything */
 } guest;
 
 struct luda_rendezvous {
@@ -31,6 +34,7 @@ struct luda_rendezvous {
     uv_poll_t poll;
     uv_timer_t sweep;
     uint8_t session[LUDA_SESSION_BYTES];
+    luda_secret *secret; /* or NULL */
     char session_text[2 * LUDA_SESSION_BYTES + 1], address_text[80];
     guest *guests;
     int strangers;
@@ -51,14 +55,15 @@ static void on_guest_closed(uv_handle_t *handle)
 static void tell(guest *g, luda_frame_kind kind, const void *payload, size_t bytes)
 {
     uint8_t buffer[LUDA_FRAME_BYTES + LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS];
+    const struct iovec whole = { buffer, LUDA_FRAME_BYTES + bytes };
     luda_frame frame = { .kind = kind, .payload = bytes, .size = (uint32_t)g->home->size };
     luda__frame_write(&frame, buffer);
     if (bytes > 0)
         memcpy(buffer + LUDA_FRAME_BYTES, payload, bytes);
     /* A new connection's buffer holds more than this; a guest that lets it fill up is none of ours. */
-    bytes += LUDA_FRAME_BYTES;
-    if (send(g->fd, buffer, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
-        shutdown(g->fd, SHUT_RDWR);
+    if (luda__sealed_send(g->connection.seal, g->connection.fd, &whole, 1) != (ssize_t)whole.iov_len ||
+        luda__sealed_pending(g->connection.seal))
+        shutdown(g->connection.fd, SHUT_RDWR);
 }
 
 static void tell_missing(luda_rendezvous *home)
@@ -82,7 +87,7 @@ static void dismiss(guest *g)
     *at = g->next;
     uv_poll_stop(&g->poll);
     uv_close((uv_handle_t *)&g->poll, on_guest_closed);
-    close(g->fd);
+    luda__disconnect(&g->connection);
     if (rank < 0) {
         home->strangers--;
     } else if (!home->complete) {
@@ -113,31 +118,48 @@ static void send_everybody_on(luda_rendezvous *home)
     }
 }
 
+/* Turns away who does not belong to this session. */
+static bool belongs(guest *g, const luda_frame *frame)
+{
+    luda_rendezvous *home = g->home;
+    char why[160];
+    if (memcmp(frame->session, home->session, LUDA_SESSION_BYTES) != 0) {
+        refuse(g, "this is another session");
+        return false;
+    }
+    if (frame->size != (uint32_t)home->size) {
+        snprintf(why, sizeof why, "rank %u expects %u ranks, the session has %d", frame->rank, frame->size, home->size);
+        refuse(g, why);
+        return false;
+    }
+    if (frame->rank >= frame->size) {
+        snprintf(why, sizeof why, "rank %u of %d ranks", frame->rank, home->size);
+        refuse(g, why);
+        return false;
+    }
+    return true;
+}
+
 static void join(guest *g, const luda_frame *frame)
 {
     luda_rendezvous *home = g->home;
     char why[160];
     bool all = true;
-    if (memcmp(frame->session, home->session, LUDA_SESSION_BYTES) != 0) {
-        refuse(g, "this is another session");
+    if (!belongs(g, frame))
         return;
-    }
-    if (frame->size != (uint32_t)home->size) {
-        snprintf(why, sizeof why, "rank %u expects %u ranks, the session has %d", frame->rank, frame->size, home->size);
-        refuse(g, why);
-        return;
-    }
-    if (frame->rank >= frame->size) {
-        snprintf(why, sizeof why, "rank %u of %d ranks", frame->rank, home->size);
-        refuse(g, why);
-        return;
-    }
     if (home->complete || home->joined[frame->rank]) {
         snprintf(why, sizeof why,
                  home->complete ? "the group is complete already" : "another process is rank %u already", frame->rank);
         refuse(g, why);
         return;
     }
+    for (int r = 0; r < home->size; r++)
+        if (home->joined[r] && home->joined[r]->greeting.encrypt != g->greeting.encrypt) {
+            snprintf(why, sizeof why, "rank %d encrypts and rank %d does not; encrypt must be equal on all ranks",
+                     g->greeting.encrypt ? (int)frame->rank : r, g->greeting.encrypt ? r : (int)frame->rank);
+            refuse(g, why);
+            return;
+        }
     luda__address_set_port(&g->address, g->bytes[LUDA_FRAME_BYTES] | g->bytes[LUDA_FRAME_BYTES + 1] << 8);
     g->rank = (int)frame->rank;
     home->strangers--;
@@ -152,30 +174,95 @@ static void join(guest *g, const luda_frame *frame)
         tell_missing(home);
 }
 
-/* The words of a stranger, as far as they have come. */
-static void hear(guest *g)
+/* A whole message came. False when the guest is gone or has become a rank. */
+static bool take_message(guest *g, const luda_frame *frame)
 {
-    luda_frame frame;
-    ssize_t n = recv(g->fd, g->bytes + g->got, sizeof g->bytes - g->got, MSG_DONTWAIT);
+    luda_rendezvous *home = g->home;
+    uint8_t answer[LUDA_GREETING_BYTES];
+    char why[160];
+    size_t bytes;
+    if (!home->secret && frame->kind == LUDA_FRAME_KNOCK) {
+        snprintf(why, sizeof why, "rank %u has a secret and the session has none", frame->rank);
+        refuse(g, why);
+        return false;
+    }
+    if (home->secret && !g->connection.seal && frame->kind == LUDA_FRAME_JOIN) {
+        snprintf(why, sizeof why, "rank %u has no secret and the session has one; give it the same secret= (luda run "
+                 "--secret-file)", frame->rank);
+        refuse(g, why);
+        return false;
+    }
+    if (frame->kind == LUDA_FRAME_JOIN) {
+        join(g, frame);
+        return false;
+    }
+    if (frame->kind == LUDA_FRAME_KNOCK) {
+        if (!belongs(g, frame))
+            return false;
+        g->claimed = frame->rank;
+    }
+    if (luda__greeting_take(&g->greeting, frame, g->bytes + LUDA_FRAME_BYTES, answer, &bytes, &g->connection.seal) ==
+        LUDA_GREETED_WRONG) {
+        snprintf(why, sizeof why, "rank %u does not know the secret", g->claimed);
+        refuse(g, why);
+        return false;
+    }
+    if (send(g->connection.fd, answer, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        shutdown(g->connection.fd, SHUT_RDWR);
+    return true;
+}
+
+/* Whether a guest may say this at all; all of it has room in g->bytes. */
+static bool expected(const guest *g, const luda_frame *frame)
+{
+    return (frame->kind == LUDA_FRAME_JOIN && frame->payload == 2) ||
+           (frame->kind == LUDA_FRAME_KNOCK && frame->payload == LUDA_NONCE_BYTES + 1) ||
+           (frame->kind == LUDA_FRAME_PROOF && g->home->secret);
+}
+
+/* False when there is nothing more to read now, or nobody to read from. */
+static bool listen_to(guest *g)
+{
+    enum { MAGIC_BYTES = 4 };
+    luda_frame frame = { .payload = 0 };
+    ssize_t n;
+    if (g->got >= LUDA_FRAME_BYTES)
+        luda__frame_read(g->bytes, &frame);
+    n = luda__sealed_recv(g->connection.seal, g->connection.fd, g->bytes + g->got,
+                          LUDA_FRAME_BYTES + frame.payload - g->got);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
+        return false;
     g->got += n > 0 ? (size_t)n : 0;
-    if (n <= 0 || !luda__frame_starts(g->bytes, g->got < 4 ? g->got : 4, LUDA_FRAME_JOIN, 2))
+    if (n <= 0 || !luda__frame_starts(g->bytes, g->got < MAGIC_BYTES ? g->got : MAGIC_BYTES)) {
         dismiss(g);
-    else if (!luda__frame_starts(g->bytes, g->got, LUDA_FRAME_JOIN, 2))
+        return false;
+    }
+    if (!luda__frame_starts(g->bytes, g->got) ||
+        (g->got >= LUDA_FRAME_BYTES && (!luda__frame_read(g->bytes, &frame) || !expected(g, &frame)))) {
         refuse(g, "no rank of this version of LUDA says that");
-    else if (g->got == sizeof g->bytes && luda__frame_read(g->bytes, &frame))
-        join(g, &frame);
+        return false;
+    }
+    if (g->got < LUDA_FRAME_BYTES)
+        return true;
+    if (g->got < LUDA_FRAME_BYTES + frame.payload)
+        return true;
+    g->got = 0;
+    return take_message(g, &frame);
 }
 
 static void on_guest(uv_poll_t *poll, int status, int events)
 {
     guest *g = (guest *)((char *)poll - offsetof(guest, poll));
-    /* A rank that waits says nothing more: it can only go away. */
-    if (g->rank < 0 && status >= 0)
-        hear(g);
-    else if (status < 0 || recv(g->fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
+    if (g->rank >= 0) {
+        /* A rank that waits says nothing more: it can only go away. */
+        if (status < 0 || recv(g->connection.fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
+            dismiss(g);
+    } else if (status < 0) {
         dismiss(g);
+    } else {
+        while (listen_to(g))
+            ;
+    }
 }
 
 /* --- The server --- */
@@ -201,14 +288,16 @@ static void take_in(luda_rendezvous *home, uv_loop_t *loop, int fd)
     g->address.length = sizeof g->address.storage;
     getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
     g->home = g->poll.data = luda__retain(home);
-    g->fd = fd;
+    g->connection.fd = fd;
     g->rank = -1;
+    luda__greeting_await(&g->greeting, home->secret, LUDA_ANSWERER_SERVER);
     g->since = luda__now();
     g->next = home->guests;
     home->guests = g;
     home->strangers++;
     uv_poll_start(&g->poll, UV_READABLE, on_guest);
-    hear(g); /* who waited long before the door has spoken already, and is no stranger in a crowd */
+    while (listen_to(g)) /* who waited long before the door has spoken already, and is no stranger in a crowd */
+        ;
 }
 
 static void on_sweep(uv_timer_t *timer);
@@ -284,6 +373,7 @@ static void destroy(void *object)
     if (home->fd >= 0)
         close(home->fd);
     pthread_mutex_destroy(&home->lock);
+    luda__secret_release(home->secret);
     free(home->joined);
     free(home);
 }
@@ -294,13 +384,15 @@ static luda_status listen_at(luda_rendezvous *home, const char *bind)
 {
     luda_address address;
     LUDA_TRY(luda__address_parse(bind ? bind : "127.0.0.1:0", &address));
-    LUDA_TRY(luda__address_check(&address, "rendezvous"));
+    if (!home->secret)
+        LUDA_TRY(luda__address_check(&address, "rendezvous"));
     LUDA_TRY(luda__listen(&address, LUDA_BACKLOG, &home->fd));
     luda__address_text(&address, home->address_text, sizeof home->address_text);
     return LUDA_OK;
 }
 
-luda_status luda_rendezvous_new(const char *bind, const char *session, int size, luda_rendezvous **out)
+luda_status luda__rendezvous_new(const char *bind, const char *session, int size, luda_secret *secret,
+                                 luda_rendezvous **out)
 {
     luda_rendezvous *home;
     luda_status status;
@@ -315,6 +407,7 @@ luda_status luda_rendezvous_new(const char *bind, const char *session, int size,
     pthread_mutex_init(&home->lock, NULL);
     home->size = size;
     home->fd = -1;
+    home->secret = luda__secret_retain(secret);
     status = luda__random_bytes(home->session, LUDA_SESSION_BYTES);
     if (status == LUDA_OK && session && !luda__session_parse(session, home->session))
         status = luda__fail(LUDA_EINVAL, "rendezvous: a session is %d hexadecimal digits", 2 * LUDA_SESSION_BYTES);
@@ -328,6 +421,20 @@ luda_status luda_rendezvous_new(const char *bind, const char *session, int size,
         *out = home;
     else
         luda__release(home);
+    return status;
+}
+
+luda_status luda_rendezvous_new(const char *bind, const char *session, int size, const luda_comm_options *options,
+                                luda_rendezvous **out)
+{
+    luda_comm_options given;
+    luda_secret *secret;
+    luda_status status;
+    LUDA_TRY(luda__options(options, &given));
+    given.encrypt = 0;
+    LUDA_TRY(luda__secret_new(&given, "rendezvous", &secret));
+    status = luda__rendezvous_new(bind, session, size, secret, out);
+    luda__secret_release(secret);
     return status;
 }
 

@@ -149,7 +149,7 @@ static void new_tcp(int size, luda_comm **comms)
     luda_rendezvous *home;
     pthread_t threads[MOST];
     joiner joiners[MOST];
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, NULL, &home));
     for (int r = 0; r < size; r++) {
         joiners[r] = (joiner){ home, r, size, &comms[r] };
         pthread_create(&threads[r], NULL, join_rank, &joiners[r]);

@@ -155,7 +155,7 @@ static void ranks_join(const luda_rendezvous *home, int size)
 static void test_each(void)
 {
     luda_rendezvous *home;
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, NULL, &home));
     visit(port_of(home), true, luda_rendezvous_session(home), 2);
     ranks_join(home, 2);
     luda_rendezvous_release(home);
@@ -167,7 +167,7 @@ static void test_crowd(void)
     luda_rendezvous *home;
     int crowd[CROWD], before, after;
     long memory;
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 3, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 3, NULL, &home));
     before = open_descriptors();
     memory = resident_kib();
     open_crowd(port_of(home), crowd, CROWD);
@@ -186,7 +186,7 @@ static void test_procession(void)
     pthread_t threads[2];
     applicant a[2];
     int knocked = 0;
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, NULL, &home));
     for (int r = 0; r < 2; r++)
         a[r] = (applicant){ .address = luda_rendezvous_address(home), .session = luda_rendezvous_session(home),
                             .rank = r, .size = 2, .delay_ms = 20 + 60 * r };
@@ -228,7 +228,7 @@ static void test_flood(void)
     luda_rendezvous *home;
     pthread_t thread;
     flood f = { 0 };
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 4, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 4, NULL, &home));
     f.port = port_of(home);
     pthread_create(&thread, NULL, run_flood, &f);
     pause_ms(100);
@@ -265,7 +265,7 @@ static void test_at_ranks(void)
     flood floods[2] = { 0 };
     int ports[4], crowd[2][SILENT], count = 0;
     double end = luda__now() + 10;
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 3, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 3, NULL, &home));
     for (int r = 0; r < 3; r++)
         a[r] = (applicant){
             .address = luda_rendezvous_address(home), .session = luda_rendezvous_session(home), .rank = r, .size = 3
@@ -312,7 +312,7 @@ static void test_waiting_rank(void)
     pthread_t thread;
     applicant a;
     int fd, port;
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, NULL, &home));
     a = (applicant){
         .address = luda_rendezvous_address(home), .session = luda_rendezvous_session(home), .size = 2, .timeout = 4
     };
@@ -376,7 +376,7 @@ static int run_poor(const char *role, const char *address, const char *session)
         return failed != 0;
     }
     limit_descriptors(24);
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, NULL, &home));
     while (none && count < 64 && (taken[count] = dup(0)) >= 0)
         count++;
     dprintf(1, "%s %s\n", luda_rendezvous_address(home), luda_rendezvous_session(home));
@@ -450,7 +450,7 @@ static void test_poor_rank(void)
     int pipes[2], crowd[POOR_CROWD];
     luda_rendezvous *home;
     pid_t child;
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, 2, NULL, &home));
     child = start_poor("rank", luda_rendezvous_address(home), luda_rendezvous_session(home), pipes);
     EXPECT(read(pipes[0], line, sizeof line - 1) > 0 && strchr(line, ':'));
     open_crowd(atoi(strchr(line, ':') + 1), crowd, POOR_CROWD);

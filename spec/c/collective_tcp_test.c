@@ -204,7 +204,7 @@ static void run_processes(const char *scenario, int size, int after_ms, int sign
     int status;
     char byte;
     EXPECT(pipe2(ready, O_CLOEXEC) == 0);
-    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, &home));
+    EXPECT_OK(luda_rendezvous_new(NULL, NULL, size, NULL, &home));
     for (int r = 0; r < size; r++)
         ranks[r] = start_rank(scenario, r, size, home);
     close(ready[1]);
@@ -234,13 +234,13 @@ static void test_arguments(void)
     luda_rendezvous *home = NULL;
     luda_comm *comm = NULL;
     static const char session[] = "00112233445566778899aabbccddeeff";
-    EXPECT_STATUS(LUDA_ENOTSUP, luda_rendezvous_new("0.0.0.0:0", NULL, 2, &home));
+    EXPECT_STATUS(LUDA_ENOTSUP, luda_rendezvous_new("0.0.0.0:0", NULL, 2, NULL, &home));
     EXPECT(strstr(luda_last_error(), "127.0.0.1"));
     EXPECT_STATUS(LUDA_ENOTSUP, luda_comm_connect("192.0.2.1:5000", session, 0, 2, NULL, &comm));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1", NULL, 2, &home));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1:70000", NULL, 2, &home));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, "1234", 2, &home));
-    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, NULL, 0, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1", NULL, 2, NULL, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new("127.0.0.1:70000", NULL, 2, NULL, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, "1234", 2, NULL, &home));
+    EXPECT_STATUS(LUDA_EINVAL, luda_rendezvous_new(NULL, NULL, 0, NULL, &home));
     EXPECT_STATUS(LUDA_EINVAL, luda_comm_connect("127.0.0.1:5000", session, 2, 2, NULL, &comm));
     EXPECT_STATUS(LUDA_EINVAL, luda_comm_connect("127.0.0.1:5000", "xyz", 0, 2, NULL, &comm));
     EXPECT(home == NULL && comm == NULL);

@@ -29,7 +29,7 @@ static luda_mesh *open_mesh(uv_loop_t *loop, luda_board *board, int ends[SIZE][L
         link->rank = r;
         for (int i = 0; i < LUDA_CHANNELS; i++) {
             link->channels[i].link = link;
-            link->channels[i].fd = ends[r][i] = -1;
+            link->channels[i].connection.fd = ends[r][i] = -1;
         }
         if (r == 0)
             continue;
@@ -39,7 +39,7 @@ static luda_mesh *open_mesh(uv_loop_t *loop, luda_board *board, int ends[SIZE][L
         for (int i = 0; i < LUDA_CHANNELS; i++) {
             int pair[2];
             open_pair(pair);
-            link->channels[i].fd = pair[0];
+            link->channels[i].connection.fd = pair[0];
             ends[r][i] = pair[1];
             DEMAND(luda__channel_open(&link->channels[i], loop) == LUDA_OK);
         }

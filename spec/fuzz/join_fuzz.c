@@ -13,7 +13,7 @@ static void check(const joining *j)
         strangers += !j->candidates[i].outgoing;
     DEMAND(strangers == j->strangers);
     for (int i = 0; i < LUDA_CHANNELS; i++)
-        DEMAND(j->sockets[RANK][i] < 0);
+        DEMAND(j->connections[RANK][i].fd < 0);
 }
 
 static void hear_rendezvous(joining *j, input *in)
@@ -21,11 +21,11 @@ static void hear_rendezvous(joining *j, input *in)
     uint8_t piece[MOST_PIECE];
     int pair[2], pieces = take_byte(in) % 8;
     open_pair(pair);
-    j->server = pair[0];
+    j->server.fd = pair[0];
     for (int i = 0; i < pieces; i++)
         say(pair[1], piece, take_piece(in, piece));
     close(pair[1]);
-    if (wait_for_all(j) == LUDA_OK)
+    if ((!j->origin.secret || greet_server(j) == LUDA_OK) && wait_for_all(j) == LUDA_OK)
         for (int r = 0; r < SIZE; r++)
             DEMAND(j->table[r].length > 0 && luda__address_port(&j->table[r]) >= 0);
 }
@@ -41,6 +41,8 @@ static void hear_ranks(joining *j, input *in)
         ends[i] = pair[1];
         j->candidates[j->count++] = (candidate){ .fd = pair[0], .rank = i < LUDA_CHANNELS ? 0 : -1, .channel = i,
                                                  .outgoing = i < LUDA_CHANNELS, .number = j->came++ };
+        if (i >= LUDA_CHANNELS)
+            luda__greeting_await(&j->candidates[i].greeting, j->origin.secret, RANK);
     }
     j->strangers = MOST_CANDIDATES - LUDA_CHANNELS;
     while (in->left > 0) {
@@ -64,15 +66,18 @@ static void hear_ranks(joining *j, input *in)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    joining j = { .rank = RANK, .size = SIZE, .server = -1, .listener = -1, .timeout = 1, .deadline = luda__now() + 60 };
+    joining j = { .rank = RANK, .size = SIZE, .server.fd = -1, .listener = -1, .timeout = 1, .deadline = luda__now() + 60 };
     input in = { data, size };
+    uint8_t what = take_byte(&in);
+    j.origin.secret = what & 2 ? a_secret() : NULL;
     memcpy(j.session, our_session, sizeof our_session);
     DEMAND(allocate(&j) == LUDA_OK);
-    if (take_byte(&in) % 2)
+    if (what & 1)
         hear_rendezvous(&j, &in);
     else
         hear_ranks(&j, &in);
     close_door(&j);
     free_all(&j, false);
+    luda__secret_release(j.origin.secret);
     return 0;
 }

@@ -6,7 +6,7 @@
 
 enum { SIZE = 3, MOST_GUESTS = 6 };
 
-static luda_rendezvous *open_home(uv_loop_t *loop, int *other)
+static luda_rendezvous *open_home(uv_loop_t *loop, luda_secret *secret, int *other)
 {
     luda_rendezvous *home = calloc(1, sizeof *home);
     int pair[2];
@@ -17,6 +17,7 @@ static luda_rendezvous *open_home(uv_loop_t *loop, int *other)
     home->joined = calloc(SIZE, sizeof *home->joined);
     home->size = SIZE;
     home->fd = pair[0];
+    home->secret = secret;
     memcpy(home->session, our_session, sizeof our_session);
     open_server(home, loop);
     return home;
@@ -46,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!running)
         DEMAND(uv_loop_init(&loop) == 0);
     running = true;
-    home = open_home(&loop, &other);
+    home = open_home(&loop, take_byte(&in) % 2 ? a_secret() : NULL, &other);
     for (int i = 0; i < MOST_GUESTS; i++)
         ends[i] = -1;
     while (in.left > 0) {

@@ -5,7 +5,7 @@
 #ifndef LUDA_FUZZ_STREAM_H
 #define LUDA_FUZZ_STREAM_H
 
-#include <collective/net.h>
+#include <collective/secret.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -77,7 +77,10 @@ static inline size_t take_frame(input *in, uint8_t out[MOST_PIECE])
                                                       [LUDA_FRAME_READY] = 3 * LUDA_ADDRESS_BYTES,
                                                       [LUDA_FRAME_DATA] = 64,
                                                       [LUDA_FRAME_ANNOUNCE] = LUDA_ANNOUNCE_BYTES,
-                                                      [LUDA_FRAME_FAULT] = LUDA_FAULT_BYTES };
+                                                      [LUDA_FRAME_FAULT] = LUDA_FAULT_BYTES,
+                                                      [LUDA_FRAME_KNOCK] = LUDA_NONCE_BYTES + 1,
+                                                      [LUDA_FRAME_CHALLENGE] = LUDA_NONCE_BYTES,
+                                                      [LUDA_FRAME_PROOF] = LUDA_NONCE_BYTES };
     uint8_t flags = take_byte(in);
     luda_frame frame = { .kind = (luda_frame_kind)(take_byte(in) % (LUDA_FRAME_COUNT + 1)) };
     size_t there;
@@ -101,7 +104,7 @@ static inline size_t take_frame(input *in, uint8_t out[MOST_PIECE])
     if (flags & RIGHT_HASH && there >= LUDA_ANNOUNCE_BYTES) {
         luda_announcement a;
         luda__announcement_read(out + LUDA_FRAME_BYTES, 3, &a);
-        if (a.ndim <= LUDA_MAX_DIMS)
+        if (a.ndim <= LUDA_MAX_DIMS) /* else it is refused before its hash is looked at */
             frame.hash = luda__asked_hash(&a);
     }
     luda__frame_write(&frame, out);
@@ -123,6 +126,15 @@ static inline void say(int fd, const uint8_t *bytes, size_t count)
 {
     if (count > 0 && send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         DEMAND(errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
+}
+
+/* NULL where there is no libsodium. */
+static inline luda_secret *a_secret(void)
+{
+    luda_comm_options options = { .size = sizeof options, .secret = "sixteen bytes long", .secret_bytes = 18 };
+    luda_secret *secret = NULL;
+    luda__secret_new(&options, "fuzz", &secret);
+    return secret;
 }
 
 static inline void open_pair(int pair[2])

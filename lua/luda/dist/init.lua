@@ -69,10 +69,11 @@ function M.thread_comm()
 end
 
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one.
----@param options? {timeout: number?, device: string?}
+--- The secret of the group is `secret`, or stands in the file LUDA_SECRET_FILE; `encrypt` hides what ranks exchange.
+---@param options? {timeout: number?, device: string?, secret: string?, encrypt: boolean?}
 ---@return luda.Comm
 function M.init(options)
-  options = args.options("init", options, { timeout = 300, device = args.absent })
+  options = args.options("init", options, { timeout = 300, device = args.absent, secret = args.absent, encrypt = false })
   local ours = M.thread_comm()
   if ours then
     return ours
@@ -82,7 +83,7 @@ function M.init(options)
   if place.size == 1 then
     return alone(options.timeout, place)
   end
-  return require("luda.dist.rendezvous").join(place, options.timeout)
+  return require("luda.dist.rendezvous").join(place, options)
 end
 
 local LAZY = {

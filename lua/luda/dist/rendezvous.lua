@@ -42,42 +42,73 @@ function Rendezvous:missing()
   return list
 end
 
---- Serves on the network thread until closed. Port 0 takes a free one; see .address.
----@param options {size: integer, bind: string?, session: string?}
+--- What C gets. It points into the secret: nothing may be allocated between this and the call.
+local function settings_of(op, options)
+  local settings, secret = ffi.new("luda_comm_options"), options.secret
+  if secret ~= nil and type(secret) ~= "string" then
+    errors.raise("invalid", "%s: secret must be a string, not a %s", op, type(secret))
+  end
+  settings.size, settings.timeout = ffi.sizeof(settings), args.number(op, "timeout", options.timeout or 0)
+  settings.encrypt = options.encrypt and 1 or 0
+  if secret then
+    settings.secret, settings.secret_bytes = secret, #secret
+  end
+  return settings
+end
+
+--- The secret in a file, without the end of its last line.
+---@param path string
+---@return string
+function M.read_secret(path)
+  local file, why = io.open(path, "rb")
+  local text = file and file:read("*a")
+  if not text then
+    errors.raise("io", "secret: cannot read %s", why or path)
+  end
+  file:close()
+  return (text:gsub("[\r\n]+$", ""))
+end
+
+--- Serves on the network thread until closed. Port 0 takes a free one; see .address. Other than loopback addresses need a
+--- secret.
+---@param options {size: integer, bind: string?, session: string?, secret: string?}
 ---@return luda.Rendezvous
 function M.rendezvous(options)
-  options = args.options("rendezvous", options, { bind = "127.0.0.1:0", session = args.absent, size = args.absent })
-  local out = ffi.new("luda_rendezvous *[1]")
-  lib.check(C.luda_rendezvous_new(options.bind, options.session, args.integer("rendezvous", "size", options.size), out))
+  options = args.options("rendezvous", options, { bind = "127.0.0.1:0", session = args.absent, size = args.absent,
+    secret = args.absent })
+  local out, size = ffi.new("luda_rendezvous *[1]"), args.integer("rendezvous", "size", options.size)
+  lib.check(C.luda_rendezvous_new(options.bind, options.session, size, settings_of("rendezvous", options), out))
   return Rendezvous(out[0])
 end
 
---- Joins a meeting; returns when all ranks have come.
----@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?}
+--- Joins a meeting; returns when all ranks have come. encrypt, with a secret, must be the same on all of them.
+---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, secret: string?,
+---  encrypt: boolean?}
 ---@return luda.Comm
 function M.connect(options, place)
   options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
-    size = args.absent, timeout = 300 })
+    size = args.absent, timeout = 300, secret = args.absent, encrypt = false })
   if type(options.address) ~= "string" then
     errors.raise("invalid", "connect: address must be \"host:port\", not %s", args.describe(options.address))
   end
-  local settings, out = ffi.new("luda_comm_options"), ffi.new("luda_comm *[1]")
-  settings.size, settings.timeout = ffi.sizeof(settings), args.number("connect", "timeout", options.timeout)
-  lib.check(C.luda_comm_connect(options.address, options.session, args.integer("connect", "rank", options.rank),
-    args.integer("connect", "size", options.size), settings, out))
+  local out, rank, size = ffi.new("luda_comm *[1]"), args.integer("connect", "rank", options.rank),
+    args.integer("connect", "size", options.size)
+  lib.check(C.luda_comm_connect(options.address, options.session, rank, size, settings_of("connect", options), out))
   return Comm(out[0], place)
 end
 
 --- Joins as the environment says.
 ---@param place {rank: integer, size: integer, launcher: string}
-function M.join(place, timeout)
+---@param options {timeout: number, secret: string?, encrypt: boolean}
+function M.join(place, options)
   local address = os.getenv("LUDA_RENDEZVOUS")
   if not address then
     errors.raise("invalid", "init: rank %d of %d was started by %s, but LUDA_RENDEZVOUS (host:port of the meeting) is not set; "
       .. "start the ranks with luda run", place.rank, place.size, place.launcher)
   end
+  local file = os.getenv("LUDA_SECRET_FILE")
   return M.connect({ address = address, session = os.getenv("LUDA_SESSION"), rank = place.rank, size = place.size,
-    timeout = timeout }, place)
+    timeout = options.timeout, secret = options.secret or file and M.read_secret(file), encrypt = options.encrypt }, place)
 end
 
 return M
