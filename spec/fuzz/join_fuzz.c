@@ -23,7 +23,7 @@ static void hear_rendezvous(joining *j, input *in)
     open_pair(pair);
     j->server.fd = pair[0];
     for (int i = 0; i < pieces; i++)
-        say(pair[1], piece, take_piece(in, piece));
+        feed(pair[1], piece, take_piece(in, piece));
     close(pair[1]);
     if ((!j->origin.secret || greet_server(j) == LUDA_OK) && wait_for_all(j) == LUDA_OK)
         for (int r = 0; r < SIZE; r++)
@@ -49,7 +49,7 @@ static void hear_ranks(joining *j, input *in)
         uint8_t which = take_byte(in);
         size_t count = take_piece(in, piece);
         int fd = ours[which % MOST_CANDIDATES];
-        say(ends[which % MOST_CANDIDATES], piece, count);
+        feed(ends[which % MOST_CANDIDATES], piece, count);
         if (which >= 250 && j->strangers > 0)
             forget_oldest_stranger(j);
         for (int i = 0; i < j->count; i++)

@@ -64,9 +64,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 *end = pair[1];
                 take_in(home, &loop, pair[0]);
             }
-            say(*end, piece, cut);
+            feed(*end, piece, cut);
             uv_run(&loop, UV_RUN_NOWAIT);
-            say(*end, piece + cut, count - cut);
+            feed(*end, piece + cut, count - cut);
         }
         uv_run(&loop, UV_RUN_NOWAIT);
         check(home);

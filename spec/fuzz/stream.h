@@ -121,8 +121,8 @@ static inline size_t take_piece(input *in, uint8_t out[MOST_PIECE])
     return length;
 }
 
-/* In two parts, cut anywhere; what does not fit into the socket is lost. */
-static inline void say(int fd, const uint8_t *bytes, size_t count)
+/* What does not fit into the socket is lost. */
+static inline void feed(int fd, const uint8_t *bytes, size_t count)
 {
     if (count > 0 && send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         DEMAND(errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
