@@ -2,17 +2,15 @@
  * Joining: a rank says who it is at the rendezvous, learns where the others listen, and connects to those before it while
  * those after it connect to it. All with one deadline, in the caller's thread; the mesh takes over the sockets.
  */
-#include "secret.h"
+#include "join.h"
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { STRANGERS = 256, RETRY_MS = 50, AGAIN_MS = 10, ANSWER_BYTES = LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS + 1 };
+enum { STRANGERS = 256, AGAIN_MS = 10 };
 
 /* A connection that is not part of the mesh yet. */
 typedef struct candidate {
@@ -24,190 +22,6 @@ typedef struct candidate {
     luda_greeting greeting; /* where there is a secret */
 } candidate;
 
-typedef struct joining {
-    int rank, size, listener;
-    luda_connection server;
-    double timeout, deadline;
-    double rest; /* until then nobody is taken in: descriptors ran out */
-    bool settled; /* what answers as the rendezvous knows this rank, or is none: another try would change nothing */
-    uint8_t session[LUDA_SESSION_BYTES];
-    luda_origin origin;
-    luda_address *table;                           /* [size] */
-    luda_connection (*connections)[LUDA_CHANNELS]; /* [size] */
-    candidate *candidates;
-    struct pollfd *polls;
-    int count, most, strangers;
-    uint64_t came;
-} joining;
-
-/* --- At the rendezvous --- */
-
-static luda_status reach(joining *j, const luda_address *address)
-{
-    char text[80];
-    for (;;) {
-        int fd = luda__socket_connect(address), error = fd < 0 ? errno : 0;
-        double left = j->deadline - luda__now();
-        if (fd >= 0) {
-            struct pollfd p = { .fd = fd, .events = POLLOUT };
-            error =
-                poll(&p, 1, left > 0 ? (int)fmin(left * 1000 + 1, 5000) : 0) > 0 ? luda__socket_error(fd) : ETIMEDOUT;
-        }
-        if (error == 0) {
-            j->server.fd = fd;
-            return LUDA_OK;
-        }
-        if (fd >= 0)
-            close(fd);
-        if (left <= 0)
-            return luda__fail(LUDA_ETIMEOUT, "connect: no rendezvous at %s after %g s: %s",
-                              luda__address_text(address, text, sizeof text), j->timeout, strerror(error));
-        usleep(RETRY_MS * 1000);
-    }
-}
-
-static luda_status read_answer(joining *j, luda_frame *frame, uint8_t payload[ANSWER_BYTES])
-{
-    enum { FIRST = 4 };
-    uint8_t header[LUDA_FRAME_BYTES];
-    LUDA_TRY(luda__socket_read(&j->server, header, FIRST, j->deadline));
-    j->settled = !luda__frame_starts(header, FIRST);
-    if (!j->settled)
-        LUDA_TRY(luda__socket_read(&j->server, header + FIRST, sizeof header - FIRST, j->deadline));
-    if (j->settled || !luda__frame_read(header, frame) || frame->payload >= ANSWER_BYTES) {
-        j->settled = true;
-        return luda__fail(LUDA_EPEER,
-                          "connect: something else than a rendezvous of this version of LUDA answers at that address");
-    }
-    LUDA_TRY(luda__socket_read(&j->server, payload, frame->payload, j->deadline));
-    j->settled = frame->kind == LUDA_FRAME_MISSING || frame->kind == LUDA_FRAME_READY;
-    if (frame->kind != LUDA_FRAME_REFUSE)
-        return LUDA_OK;
-    luda__tame((char *)payload, (size_t)frame->payload + 1);
-    return luda__fail(LUDA_EMISMATCH, "connect: rank %d is turned away: %s", j->rank, (char *)payload);
-}
-
-/* What this rank says of itself, on every connection. */
-static luda_frame introduction(const joining *j, luda_frame_kind kind, int channel)
-{
-    luda_frame frame = {
-        .kind = kind, .rank = (uint32_t)j->rank, .size = (uint32_t)j->size, .step = (uint32_t)channel
-    };
-    memcpy(frame.session, j->session, LUDA_SESSION_BYTES);
-    return frame;
-}
-
-static luda_status greet_server(joining *j)
-{
-    uint8_t message[LUDA_GREETING_BYTES], payload[ANSWER_BYTES];
-    size_t bytes = sizeof message;
-    luda_greeting greeting;
-    luda_frame frame = introduction(j, LUDA_FRAME_KNOCK, 0);
-    LUDA_TRY(luda__greeting_call(&greeting, j->origin.secret, &frame, LUDA_ANSWERER_SERVER, message));
-    while (bytes > 0) {
-        luda_status status;
-        LUDA_TRY(luda__socket_write(&j->server, message, bytes, j->deadline));
-        status = read_answer(j, &frame, payload);
-        if (status != LUDA_OK)
-            return status;
-        j->settled = luda__greeting_take(&greeting, &frame, payload, message, &bytes, &j->server.seal) == LUDA_GREETED_WRONG;
-        if (j->settled)
-            return luda__fail(LUDA_EPEER, "connect: what answers at that address does not know the secret");
-    }
-    return LUDA_OK;
-}
-
-static luda_status say_join(joining *j)
-{
-    uint8_t bytes[LUDA_FRAME_BYTES + 2];
-    luda_frame frame = introduction(j, LUDA_FRAME_JOIN, 0);
-    luda_address here = { .length = sizeof here.storage };
-    getsockname(j->server.fd, (struct sockaddr *)&here.storage, &here.length);
-    luda__address_set_port(&here, 0);
-    j->origin.here = here;
-    if (j->listener < 0)
-        LUDA_TRY(luda__listen(&here, LUDA_BACKLOG, &j->listener));
-    getsockname(j->listener, (struct sockaddr *)&here.storage, &here.length);
-    frame.payload = 2;
-    luda__frame_write(&frame, bytes);
-    bytes[LUDA_FRAME_BYTES] = (uint8_t)luda__address_port(&here);
-    bytes[LUDA_FRAME_BYTES + 1] = (uint8_t)(luda__address_port(&here) >> 8);
-    return luda__socket_write(&j->server, bytes, sizeof bytes, j->deadline);
-}
-
-static luda_status late(const joining *j, const uint8_t *missing, const char *what)
-{
-    luda_comm_fault fault = { 0 };
-    char who[160];
-    for (int r = 0; r < j->size; r++)
-        if (missing[r / 8] >> (r % 8) & 1)
-            luda__blame(&fault, r);
-    return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: %s %s", j->timeout,
-                      luda__culprits_text(&fault, j->size, who, sizeof who), what);
-}
-
-/* An address that ranks on other hosts, or strangers, would understand otherwise. */
-static luda_status check_address(const joining *j, int rank)
-{
-    char text[80];
-    if (!j->origin.secret)
-        return luda__address_check(&j->table[rank], "connect");
-    if (luda__address_is_loopback(&j->table[rank]) == luda__address_is_loopback(&j->origin.here))
-        return LUDA_OK;
-    return luda__fail(LUDA_EMISMATCH,
-                      "connect: rank %d joined from %s, which the others cannot reach; all ranks must use the rendezvous's "
-                      "address in the network, or all its loopback address",
-                      luda__address_is_loopback(&j->table[rank]) ? rank : j->rank,
-                      luda__address_text(luda__address_is_loopback(&j->table[rank]) ? &j->table[rank] : &j->origin.here,
-                                         text, sizeof text));
-}
-
-static luda_status wait_for_all(joining *j)
-{
-    uint8_t payload[ANSWER_BYTES], missing[LUDA_MAX_RANKS / 8] = { 0 };
-    luda_frame frame;
-    for (;;) {
-        luda_status status = luda__now() < j->deadline ? read_answer(j, &frame, payload) : LUDA_ETIMEOUT;
-        if (status == LUDA_ETIMEOUT)
-            return late(j, missing, "did not join");
-        if (status != LUDA_OK)
-            return status;
-        if (frame.kind == LUDA_FRAME_MISSING && frame.payload == sizeof missing)
-            memcpy(missing, payload, sizeof missing);
-        if (frame.kind == LUDA_FRAME_READY && frame.payload == (uint64_t)j->size * LUDA_ADDRESS_BYTES)
-            break;
-    }
-    for (int r = 0; r < j->size; r++) {
-        if (!luda__address_read(payload + r * LUDA_ADDRESS_BYTES, &j->table[r]))
-            return luda__fail(LUDA_ECORRUPT, "connect: the rendezvous sent no address of rank %d", r);
-        LUDA_TRY(check_address(j, r));
-    }
-    return LUDA_OK;
-}
-
-/* A rendezvous in a crowd may take a rank for a stranger and close before its first answer: the rank comes again. */
-static luda_status meet(joining *j, const luda_address *address)
-{
-    char text[80];
-    for (int closed = 0;; closed++) {
-        luda_status status;
-        LUDA_TRY(reach(j, address));
-        status = j->origin.secret ? greet_server(j) : LUDA_OK;
-        if (status == LUDA_OK)
-            status = say_join(j);
-        if (status == LUDA_OK)
-            status = wait_for_all(j);
-        if (j->settled || (status != LUDA_EPEER && status != LUDA_ETIMEOUT))
-            return status;
-        if (luda__now() >= j->deadline)
-            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: the rendezvous at %s does not answer%s",
-                              j->timeout, luda__address_text(address, text, sizeof text),
-                              closed ? "; it closes every connection" : "");
-        luda__disconnect(&j->server);
-        usleep(RETRY_MS * 1000);
-    }
-}
-
 /* --- Between ranks --- */
 
 /* Into an empty buffer; what does not fit there breaks the handshake, which the deadline reports. */
@@ -217,18 +31,18 @@ static void say(const candidate *c, const uint8_t *bytes, size_t count)
         shutdown(c->fd, SHUT_RDWR);
 }
 
-static void greet(const joining *j, const candidate *c, luda_frame_kind kind)
+static void greet(const luda_joining *j, const candidate *c, luda_frame_kind kind)
 {
     uint8_t bytes[LUDA_FRAME_BYTES];
-    luda_frame frame = introduction(j, kind, c->channel);
+    luda_frame frame = luda__introduction(j, kind, c->channel);
     luda__frame_write(&frame, bytes);
     say(c, bytes, sizeof bytes);
 }
 
-static luda_status call(const joining *j, candidate *c)
+static luda_status call(const luda_joining *j, candidate *c)
 {
     uint8_t bytes[LUDA_GREETING_BYTES];
-    luda_frame frame = introduction(j, LUDA_FRAME_KNOCK, c->channel);
+    luda_frame frame = luda__introduction(j, LUDA_FRAME_KNOCK, c->channel);
     c->greeted = true;
     if (!j->origin.secret) {
         greet(j, c, LUDA_FRAME_HELLO);
@@ -239,7 +53,7 @@ static luda_status call(const joining *j, candidate *c)
     return LUDA_OK;
 }
 
-static void forget(joining *j, candidate *c, bool keep)
+static void forget(luda_joining *j, candidate *c, bool keep)
 {
     if (!keep)
         close(c->fd);
@@ -247,7 +61,7 @@ static void forget(joining *j, candidate *c, bool keep)
     *c = j->candidates[--j->count];
 }
 
-static void forget_oldest_stranger(joining *j)
+static void forget_oldest_stranger(luda_joining *j)
 {
     candidate *oldest = NULL;
     for (int i = 0; i < j->count; i++)
@@ -256,7 +70,7 @@ static void forget_oldest_stranger(joining *j)
     forget(j, oldest, false);
 }
 
-static luda_status call_out(joining *j, int rank, int channel)
+static luda_status call_out(luda_joining *j, int rank, int channel)
 {
     char text[80];
     int fd = luda__socket_connect(&j->table[rank]);
@@ -268,7 +82,7 @@ static luda_status call_out(joining *j, int rank, int channel)
 }
 
 /* Whether a rank that is expected presents itself; sets rank and channel. */
-static bool believable(const joining *j, candidate *c, const luda_frame *frame)
+static bool believable(const luda_joining *j, candidate *c, const luda_frame *frame)
 {
     if (memcmp(frame->session, j->session, LUDA_SESSION_BYTES) != 0 || frame->size != (uint32_t)j->size ||
         frame->step >= LUDA_CHANNELS)
@@ -284,7 +98,7 @@ static bool believable(const joining *j, candidate *c, const luda_frame *frame)
 }
 
 /* A whole message came. */
-static luda_greeted take_message(const joining *j, candidate *c, const luda_frame *frame, luda_seal **seal)
+static luda_greeted take_message(const luda_joining *j, candidate *c, const luda_frame *frame, luda_seal **seal)
 {
     uint8_t answer[LUDA_GREETING_BYTES];
     size_t bytes;
@@ -315,7 +129,7 @@ static size_t message_bytes(const candidate *c, luda_frame *frame)
 }
 
 /* Takes one connection further. One that is forgotten has another in its place afterwards. */
-static luda_status advance(joining *j, candidate *c)
+static luda_status advance(luda_joining *j, candidate *c)
 {
     luda_greeted greeted = LUDA_GREETED_WRONG;
     luda_frame frame;
@@ -364,7 +178,7 @@ static luda_status advance(joining *j, candidate *c)
 }
 
 /* Where the table is full, or descriptors ran out, the stranger that came first goes. */
-static luda_status take_in(joining *j)
+static luda_status take_in(luda_joining *j)
 {
     luda_status status = LUDA_OK;
     for (int i = 0; i < LUDA_TURN && status == LUDA_OK; i++) {
@@ -389,7 +203,7 @@ static luda_status take_in(joining *j)
     return status;
 }
 
-static bool all_connected(const joining *j, uint8_t *missing)
+static bool all_connected(const luda_joining *j, uint8_t *missing)
 {
     bool all = true;
     memset(missing, 0, LUDA_MAX_RANKS / 8);
@@ -402,7 +216,7 @@ static bool all_connected(const joining *j, uint8_t *missing)
     return all;
 }
 
-static luda_status connect_all(joining *j)
+static luda_status connect_all(luda_joining *j)
 {
     uint8_t missing[LUDA_MAX_RANKS / 8];
     luda_status status = LUDA_OK;
@@ -414,7 +228,7 @@ static luda_status connect_all(joining *j)
         int waiting = j->count;
         bool resting;
         if (left <= 0)
-            return late(j, missing, "did not connect");
+            return luda__late(j, missing, "did not connect");
         for (int i = 0; i < waiting; i++) {
             const candidate *c = &j->candidates[i];
             j->polls[i] = (struct pollfd){ .fd = c->fd, .events = c->outgoing && !c->greeted ? POLLOUT : POLLIN };
@@ -435,7 +249,7 @@ static luda_status connect_all(joining *j)
 
 /* --- The whole --- */
 
-static luda_status allocate(joining *j)
+static luda_status allocate(luda_joining *j)
 {
     size_t size = (size_t)j->size;
     j->most = STRANGERS + 2 * LUDA_CHANNELS * j->size;
@@ -452,7 +266,7 @@ static luda_status allocate(joining *j)
 }
 
 /* Before the mesh opens, which may need the descriptors. */
-static void close_door(joining *j)
+static void close_door(luda_joining *j)
 {
     luda__disconnect(&j->server);
     if (j->listener >= 0)
@@ -461,7 +275,7 @@ static void close_door(joining *j)
         close(j->candidates[i].fd);
 }
 
-static void free_all(joining *j, bool connected)
+static void free_all(luda_joining *j, bool connected)
 {
     for (int r = 0; r < j->size && j->connections && !connected; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
@@ -475,7 +289,7 @@ static void free_all(joining *j, bool connected)
 luda_status luda__comm_connect(const char *address, const char *session, int rank, int size, luda_secret *secret,
                                const luda_comm_options *options, luda_comm **out)
 {
-    joining j = { .rank = rank, .size = size, .server.fd = -1, .listener = -1, .origin.secret = secret };
+    luda_joining j = { .rank = rank, .size = size, .server.fd = -1, .listener = -1, .origin.secret = secret };
     luda_address server;
     luda_status status;
     bool connected = false;
@@ -492,7 +306,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     j.timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
     j.deadline = luda__now() + j.timeout;
     LUDA_TRY_OR(status, allocate(&j), done);
-    LUDA_TRY_OR(status, meet(&j, &server), done);
+    LUDA_TRY_OR(status, luda__meet(&j, &server), done);
     LUDA_TRY_OR(status, connect_all(&j), done);
     connected = true;
 done:

@@ -1,12 +1,13 @@
 /* libFuzzer target: what a rank hears while it joins: a rendezvous that answers anything, then ranks and strangers. */
 #include "stream.h"
 
-/* The parsers are the file's own. */
+/* The parsers are the files' own. */
 #include <collective/join.c>
+#include <collective/meet.c>
 
 enum { RANK = 1, SIZE = 3, MOST_CANDIDATES = 8 };
 
-static void check(const joining *j)
+static void check(const luda_joining *j)
 {
     int strangers = 0;
     for (int i = 0; i < j->count; i++)
@@ -16,7 +17,7 @@ static void check(const joining *j)
         DEMAND(j->connections[RANK][i].fd < 0);
 }
 
-static void hear_rendezvous(joining *j, input *in)
+static void hear_rendezvous(luda_joining *j, input *in)
 {
     uint8_t piece[MOST_PIECE];
     int pair[2], pieces = take_byte(in) % 8;
@@ -30,7 +31,7 @@ static void hear_rendezvous(joining *j, input *in)
             DEMAND(j->table[r].length > 0 && luda__address_port(&j->table[r]) >= 0);
 }
 
-static void hear_ranks(joining *j, input *in)
+static void hear_ranks(luda_joining *j, input *in)
 {
     uint8_t piece[MOST_PIECE];
     int ends[MOST_CANDIDATES], ours[MOST_CANDIDATES];
@@ -66,7 +67,7 @@ static void hear_ranks(joining *j, input *in)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    joining j = { .rank = RANK, .size = SIZE, .server.fd = -1, .listener = -1, .timeout = 1, .deadline = luda__now() + 60 };
+    luda_joining j = { .rank = RANK, .size = SIZE, .server.fd = -1, .listener = -1, .timeout = 1, .deadline = luda__now() + 60 };
     input in = { data, size };
     uint8_t what = take_byte(&in);
     j.origin.secret = what & 2 ? a_secret() : NULL;
