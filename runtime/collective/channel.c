@@ -170,12 +170,12 @@ void luda__channel_send(luda_outgoing *outgoing)
 static void answer(luda_channel *c)
 {
     luda_outgoing *o = c->first;
-    luda_frame frame = { .kind = LUDA_FRAME_ALIVE };
+    luda_frame frame = { .kind = LUDA_FRAME_ALIVE }, queued;
     int waiting;
     luda_board_position(mesh_of(c)->board, mesh_of(c)->rank, &frame.sequence, &waiting);
     frame.step = (uint32_t)waiting;
     /* Whoever asks and asks and reads nothing gets one answer: the last. */
-    while (o && (!luda__frame_starts(o->header, LUDA_FRAME_BYTES, LUDA_FRAME_ALIVE, 0) || o->sent > 0))
+    while (o && (o->sent > 0 || !luda__frame_read(o->header, &queued) || queued.kind != LUDA_FRAME_ALIVE))
         o = o->next;
     if (o) {
         luda__frame_write(&frame, o->header);

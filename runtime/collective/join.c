@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,7 +25,7 @@ typedef struct candidate {
 /* --- Between ranks --- */
 
 /* Into an empty buffer; what does not fit there breaks the handshake, which the deadline reports. */
-static void send_words(const candidate *c, const uint8_t *bytes, size_t count)
+static void say(const candidate *c, const uint8_t *bytes, size_t count)
 {
     if (send(c->fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         shutdown(c->fd, SHUT_RDWR);
@@ -38,7 +36,7 @@ static void greet(const luda_joining *j, const candidate *c, luda_frame_kind kin
     uint8_t bytes[LUDA_FRAME_BYTES];
     luda_frame frame = luda__introduction(j, kind, c->channel);
     luda__frame_write(&frame, bytes);
-    send_words(c, bytes, sizeof bytes);
+    say(c, bytes, sizeof bytes);
 }
 
 static luda_status call(const luda_joining *j, candidate *c)
@@ -51,7 +49,7 @@ static luda_status call(const luda_joining *j, candidate *c)
         return LUDA_OK;
     }
     LUDA_TRY(luda__greeting_call(&c->greeting, j->origin.secret, &frame, (uint32_t)c->rank, bytes));
-    send_words(c, bytes, sizeof bytes);
+    say(c, bytes, sizeof bytes);
     return LUDA_OK;
 }
 
@@ -116,16 +114,18 @@ static luda_greeted take_message(const luda_joining *j, candidate *c, const luda
         return LUDA_GREETED_WRONG;
     greeted = luda__greeting_take(&c->greeting, frame, c->bytes + LUDA_FRAME_BYTES, answer, &bytes, seal);
     if (bytes > 0)
-        send_words(c, answer, bytes);
+        say(c, answer, bytes);
     return greeted;
 }
 
-/* What the other side must say next, and how long that is. */
-static luda_frame_kind awaited(const luda_joining *j, const candidate *c, size_t *whole)
+/* Of the message that is coming, as far as is known; 0: none of ours. */
+static size_t message_bytes(const candidate *c, luda_frame *frame)
 {
-    luda_frame_kind kind = j->origin.secret ? c->greeting.next : c->outgoing ? LUDA_FRAME_WELCOME : LUDA_FRAME_HELLO;
-    *whole = LUDA_FRAME_BYTES + (j->origin.secret ? LUDA_NONCE_BYTES + (kind == LUDA_FRAME_KNOCK) : 0);
-    return kind;
+    if (c->got < LUDA_FRAME_BYTES)
+        return LUDA_FRAME_BYTES;
+    if (!luda__frame_read(c->bytes, frame) || frame->payload > sizeof c->bytes - LUDA_FRAME_BYTES)
+        return 0;
+    return LUDA_FRAME_BYTES + (size_t)frame->payload;
 }
 
 /* Takes one connection further. One that is forgotten has another in its place afterwards. */
@@ -134,37 +134,36 @@ static luda_status advance(luda_joining *j, candidate *c)
     luda_greeted greeted = LUDA_GREETED_WRONG;
     luda_frame frame;
     luda_seal *seal = NULL;
-    luda_frame_kind kind;
     size_t whole;
     ssize_t n;
-    bool starts;
     if (c->outgoing && !c->greeted) {
         int error = luda__socket_error(c->fd);
         if (error)
             return luda__fail(LUDA_EPEER, "connect: rank %d cannot be reached: %s", c->rank, strerror(error));
         return call(j, c);
     }
-    kind = awaited(j, c, &whole);
+    whole = message_bytes(c, &frame);
     n = recv(c->fd, c->bytes + c->got, whole - c->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return LUDA_OK;
     c->got += n > 0 ? (size_t)n : 0;
-    starts = luda__frame_starts(c->bytes, c->got, kind, whole - LUDA_FRAME_BYTES);
-    if (n > 0 && c->got < whole && starts)
+    whole = luda__frame_starts(c->bytes, c->got) ? message_bytes(c, &frame) : 0;
+    if (n > 0 && c->got < whole)
         return LUDA_OK;
-    if (n > 0 && starts && luda__frame_read(c->bytes, &frame)) {
+    if (n > 0 && whole > 0) {
         c->got = 0;
         greeted = take_message(j, c, &frame, &seal);
     }
     if (greeted == LUDA_GREETED_WRONG) {
         int rank = c->rank, channel = c->channel;
-        bool outgoing = c->outgoing, taken_for_a_stranger = outgoing && n <= 0 && c->got == 0;
+        bool outgoing = c->outgoing;
         forget(j, c, false);
-        if (taken_for_a_stranger) {
+        if (outgoing && n > 0)
+            return luda__fail(LUDA_EPEER, "connect: what answers as rank %d is not it", rank);
+        /* A rank in a crowd may take this one for a stranger; one that is gone refuses the next connection. */
+        if (outgoing)
             usleep(AGAIN_MS * 1000);
-            return call_out(j, rank, channel);
-        }
-        return outgoing ? luda__fail(LUDA_EPEER, "connect: rank %d answers something else than it must", rank) : LUDA_OK;
+        return outgoing ? call_out(j, rank, channel) : LUDA_OK;
     }
     if (greeted == LUDA_GREETED_DONE) {
         /* A second of the same rank and channel came first. */
@@ -194,10 +193,11 @@ static luda_status take_in(luda_joining *j)
         if (exhausted || j->strangers >= STRANGERS + LUDA_CHANNELS * j->size)
             forget_oldest_stranger(j);
         if (fd >= 0) {
-            j->candidates[j->count] = (candidate){ .fd = fd, .rank = -1, .number = j->came++ };
-            luda__greeting_await(&j->candidates[j->count++].greeting, j->origin.secret, (uint32_t)j->rank);
+            candidate *c = &j->candidates[j->count++];
+            *c = (candidate){ .fd = fd, .rank = -1, .number = j->came++ };
+            luda__greeting_await(&c->greeting, j->origin.secret, (uint32_t)j->rank);
             j->strangers++;
-            status = advance(j, &j->candidates[j->count - 1]);
+            status = advance(j, c);
         }
     }
     return status;

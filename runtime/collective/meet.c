@@ -1,12 +1,8 @@
-/*
- * Joining, at the rendezvous: a rank reaches it, proves that it knows the secret where there is one, says who it is and
- * waits until everybody has come. With a deadline, in the caller's thread.
- */
+/* A rank at the rendezvous: it says who it is and where it listens, and learns where the others do, or who is missing. */
 #include "join.h"
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,22 +33,21 @@ static luda_status reach(luda_joining *j, const luda_address *address)
     }
 }
 
-/* The payload is followed by a zero. */
 static luda_status read_answer(luda_joining *j, luda_frame *frame, uint8_t payload[ANSWER_BYTES])
 {
-    uint8_t header[LUDA_FRAME_BYTES];
     enum { FIRST = 4 };
-    bool ours;
+    uint8_t header[LUDA_FRAME_BYTES];
     LUDA_TRY(luda__socket_read(&j->server, header, FIRST, j->deadline));
-    j->answered = true;
-    ours = luda__frame_starts(header, FIRST, LUDA_FRAME_MISSING, 0);
-    if (ours)
+    j->settled = !luda__frame_starts(header, FIRST);
+    if (!j->settled)
         LUDA_TRY(luda__socket_read(&j->server, header + FIRST, sizeof header - FIRST, j->deadline));
-    if (!ours || !luda__frame_read(header, frame) || frame->payload >= ANSWER_BYTES)
-        return luda__fail(LUDA_EPEER, "connect: something else than a rendezvous of this version of LUDA answers at that "
-                                      "address");
+    if (j->settled || !luda__frame_read(header, frame) || frame->payload >= ANSWER_BYTES) {
+        j->settled = true;
+        return luda__fail(LUDA_EPEER,
+                          "connect: something else than a rendezvous of this version of LUDA answers at that address");
+    }
     LUDA_TRY(luda__socket_read(&j->server, payload, frame->payload, j->deadline));
-    payload[frame->payload] = 0;
+    j->settled = frame->kind == LUDA_FRAME_MISSING || frame->kind == LUDA_FRAME_READY;
     if (frame->kind != LUDA_FRAME_REFUSE)
         return LUDA_OK;
     luda__tame((char *)payload, (size_t)frame->payload + 1);
@@ -76,11 +71,14 @@ static luda_status greet_server(luda_joining *j)
     luda_frame frame = luda__introduction(j, LUDA_FRAME_KNOCK, 0);
     LUDA_TRY(luda__greeting_call(&greeting, j->origin.secret, &frame, LUDA_ANSWERER_SERVER, message));
     while (bytes > 0) {
+        luda_status status;
         LUDA_TRY(luda__socket_write(&j->server, message, bytes, j->deadline));
-        LUDA_TRY(read_answer(j, &frame, payload));
-        if (luda__greeting_take(&greeting, &frame, payload, message, &bytes, &j->server.seal) == LUDA_GREETED_WRONG)
+        status = read_answer(j, &frame, payload);
+        if (status != LUDA_OK)
+            return status;
+        j->settled = luda__greeting_take(&greeting, &frame, payload, message, &bytes, &j->server.seal) == LUDA_GREETED_WRONG;
+        if (j->settled)
             return luda__fail(LUDA_EPEER, "connect: what answers at that address does not know the secret");
-        j->answered = false; /* until it has joined, the rendezvous may still close */
     }
     return LUDA_OK;
 }
@@ -165,12 +163,12 @@ luda_status luda__meet(luda_joining *j, const luda_address *address)
             status = say_join(j);
         if (status == LUDA_OK)
             status = wait_for_all(j);
-        if (j->answered || (status != LUDA_EPEER && status != LUDA_ETIMEOUT))
+        if (j->settled || (status != LUDA_EPEER && status != LUDA_ETIMEOUT))
             return status;
         if (luda__now() >= j->deadline)
-            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: no answer from %s%s", j->timeout,
-                              luda__address_text(address, text, sizeof text),
-                              closed ? ", which closes every connection" : "");
+            return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: the rendezvous at %s does not answer%s",
+                              j->timeout, luda__address_text(address, text, sizeof text),
+                              closed ? "; it closes every connection" : "");
         luda__disconnect(&j->server);
         usleep(RETRY_MS * 1000);
     }

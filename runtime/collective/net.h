@@ -51,8 +51,8 @@ typedef struct luda_frame {
 void luda__frame_write(const luda_frame *frame, uint8_t bytes[LUDA_FRAME_BYTES]);
 /* False for anything that is not a frame of ours, or too long for its kind. */
 bool luda__frame_read(const uint8_t bytes[LUDA_FRAME_BYTES], luda_frame *frame);
-/* Whether the first `got` bytes may become a frame of this kind and length: what cannot is known from its first bytes. */
-bool luda__frame_starts(const uint8_t *bytes, size_t got, luda_frame_kind kind, uint64_t payload);
+/* Whether the first `got` bytes may become a frame: what cannot is known from its first byte on. */
+bool luda__frame_starts(const uint8_t *bytes, size_t got);
 void luda__announcement_write(const luda_announcement *a, uint8_t bytes[LUDA_ANNOUNCE_BYTES]);
 /* sequence and hash travel in the frame and stand in `a` already. False for what no rank of `size` can ask. */
 bool luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], int size, luda_announcement *a);
@@ -89,6 +89,10 @@ bool luda__socket_exhausted(int error);
 /* -1 with errno, or a socket that connects (poll for writing, then luda__socket_error). */
 int luda__socket_connect(const luda_address *address);
 int luda__socket_error(int fd);
+
+/* Where strangers may come: connections taken in per turn, milliseconds until the next try where descriptors ran out. */
+enum { LUDA_TURN = 64, LUDA_EXHAUSTED_MS = 50, LUDA_BACKLOG = 1024 };
+
 /* A connection on its way from joining to the mesh. */
 typedef struct luda_secret luda_secret;
 typedef struct luda_seal luda_seal; /* secret.h; NULL where there is no secret */
@@ -98,10 +102,6 @@ typedef struct luda_connection {
 } luda_connection;
 
 void luda__disconnect(luda_connection *connection);
-
-/* Where strangers may come: connections taken in per turn, milliseconds until the next try where descriptors ran out. */
-enum { LUDA_TURN = 64, LUDA_EXHAUSTED_MS = 50, LUDA_BACKLOG = 1024 };
-
 /* Whole transfers of non-blocking sockets; ETIMEOUT, or EPEER where the other side went away. */
 luda_status luda__socket_write(const luda_connection *to, const void *bytes, size_t count, double deadline);
 luda_status luda__socket_read(const luda_connection *from, void *bytes, size_t count, double deadline);

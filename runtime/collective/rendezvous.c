@@ -61,7 +61,8 @@ static void tell(guest *g, luda_frame_kind kind, const void *payload, size_t byt
     if (bytes > 0)
         memcpy(buffer + LUDA_FRAME_BYTES, payload, bytes);
     /* A new connection's buffer holds more than this; a guest that lets it fill up is none of ours. */
-    if (luda__sealed_send(g->connection.seal, g->connection.fd, &whole, 1) < 0 || luda__sealed_pending(g->connection.seal))
+    if (luda__sealed_send(g->connection.seal, g->connection.fd, &whole, 1) != (ssize_t)whole.iov_len ||
+        luda__sealed_pending(g->connection.seal))
         shutdown(g->connection.fd, SHUT_RDWR);
 }
 
@@ -211,55 +212,57 @@ static bool take_message(guest *g, const luda_frame *frame)
     return true;
 }
 
-/* Whether this many bytes begin something that guests say. */
-static bool begins(const guest *g, size_t got)
+/* Whether a guest may say this at all; all of it has room in g->bytes. */
+static bool expected(const guest *g, const luda_frame *frame)
 {
-    return luda__frame_starts(g->bytes, got, LUDA_FRAME_JOIN, 2) ||
-           luda__frame_starts(g->bytes, got, LUDA_FRAME_KNOCK, LUDA_NONCE_BYTES + 1) ||
-           (g->home->secret && luda__frame_starts(g->bytes, got, LUDA_FRAME_PROOF, LUDA_NONCE_BYTES));
+    return (frame->kind == LUDA_FRAME_JOIN && frame->payload == 2) ||
+           (frame->kind == LUDA_FRAME_KNOCK && frame->payload == LUDA_NONCE_BYTES + 1) ||
+           (frame->kind == LUDA_FRAME_PROOF && g->home->secret);
 }
 
 /* False when there is nothing more to read now, or nobody to read from. */
-static bool hear_some(guest *g)
+static bool listen_to(guest *g)
 {
-    luda_frame frame;
-    ssize_t n = luda__sealed_recv(g->connection.seal, g->connection.fd, g->bytes + g->got, sizeof g->bytes - g->got);
+    enum { MAGIC_BYTES = 4 };
+    luda_frame frame = { .payload = 0 };
+    ssize_t n;
+    if (g->got >= LUDA_FRAME_BYTES)
+        luda__frame_read(g->bytes, &frame);
+    n = luda__sealed_recv(g->connection.seal, g->connection.fd, g->bytes + g->got,
+                          LUDA_FRAME_BYTES + frame.payload - g->got);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     g->got += n > 0 ? (size_t)n : 0;
-    if (n <= 0 || !begins(g, g->got < 4 ? g->got : 4)) {
+    if (n <= 0 || !luda__frame_starts(g->bytes, g->got < MAGIC_BYTES ? g->got : MAGIC_BYTES)) {
         dismiss(g);
         return false;
     }
-    if (!begins(g, g->got)) {
+    if (!luda__frame_starts(g->bytes, g->got) ||
+        (g->got >= LUDA_FRAME_BYTES && (!luda__frame_read(g->bytes, &frame) || !expected(g, &frame)))) {
         refuse(g, "no rank of this version of LUDA says that");
         return false;
     }
-    if (g->got < LUDA_FRAME_BYTES || !luda__frame_read(g->bytes, &frame) || g->got < LUDA_FRAME_BYTES + frame.payload)
+    if (g->got < LUDA_FRAME_BYTES)
         return true;
-    if (g->got > LUDA_FRAME_BYTES + frame.payload) {
-        dismiss(g);
-        return false;
-    }
+    if (g->got < LUDA_FRAME_BYTES + frame.payload)
+        return true;
     g->got = 0;
     return take_message(g, &frame);
-}
-
-/* The words of a stranger, as far as they have come. */
-static void hear(guest *g)
-{
-    while (hear_some(g))
-        ;
 }
 
 static void on_guest(uv_poll_t *poll, int status, int events)
 {
     guest *g = (guest *)((char *)poll - offsetof(guest, poll));
-    /* A rank that waits says nothing more: it can only go away. */
-    if (g->rank < 0 && status >= 0)
-        hear(g);
-    else if (status < 0 || recv(g->connection.fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
+    if (g->rank >= 0) {
+        /* A rank that waits says nothing more: it can only go away. */
+        if (status < 0 || recv(g->connection.fd, g->bytes, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN)
+            dismiss(g);
+    } else if (status < 0) {
         dismiss(g);
+    } else {
+        while (listen_to(g))
+            ;
+    }
 }
 
 /* --- The server --- */
@@ -293,7 +296,8 @@ static void take_in(luda_rendezvous *home, uv_loop_t *loop, int fd)
     home->guests = g;
     home->strangers++;
     uv_poll_start(&g->poll, UV_READABLE, on_guest);
-    hear(g); /* who waited long before the door has spoken already, and is no stranger in a crowd */
+    while (listen_to(g)) /* who waited long before the door has spoken already, and is no stranger in a crowd */
+        ;
 }
 
 static void on_sweep(uv_timer_t *timer);

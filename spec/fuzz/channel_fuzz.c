@@ -98,9 +98,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t count = take_piece(&in, piece), cut = count * (where >> 4) / 15;
         if ((where & 12) == 12)
             shutdown(ends[r][i], SHUT_WR);
-        say(ends[r][i], piece, cut);
+        feed(ends[r][i], piece, cut);
         uv_run(&loop, UV_RUN_NOWAIT);
-        say(ends[r][i], piece + cut, count - cut);
+        feed(ends[r][i], piece + cut, count - cut);
         uv_run(&loop, UV_RUN_NOWAIT);
     }
     /* What came before it was expected. */

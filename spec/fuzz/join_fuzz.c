@@ -24,7 +24,7 @@ static void hear_rendezvous(luda_joining *j, input *in)
     open_pair(pair);
     j->server.fd = pair[0];
     for (int i = 0; i < pieces; i++)
-        say(pair[1], piece, take_piece(in, piece));
+        feed(pair[1], piece, take_piece(in, piece));
     close(pair[1]);
     if ((!j->origin.secret || greet_server(j) == LUDA_OK) && wait_for_all(j) == LUDA_OK)
         for (int r = 0; r < SIZE; r++)
@@ -50,7 +50,7 @@ static void hear_ranks(luda_joining *j, input *in)
         uint8_t which = take_byte(in);
         size_t count = take_piece(in, piece);
         int fd = ours[which % MOST_CANDIDATES];
-        say(ends[which % MOST_CANDIDATES], piece, count);
+        feed(ends[which % MOST_CANDIDATES], piece, count);
         if (which >= 250 && j->strangers > 0)
             forget_oldest_stranger(j);
         for (int i = 0; i < j->count; i++)
@@ -68,14 +68,12 @@ static void hear_ranks(luda_joining *j, input *in)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     luda_joining j = { .rank = RANK, .size = SIZE, .server.fd = -1, .listener = -1, .timeout = 1, .deadline = luda__now() + 60 };
-    uint8_t way;
     input in = { data, size };
+    uint8_t what = take_byte(&in);
+    j.origin.secret = what & 2 ? a_secret() : NULL;
     memcpy(j.session, our_session, sizeof our_session);
     DEMAND(allocate(&j) == LUDA_OK);
-    way = take_byte(&in);
-    if (way & 2)
-        j.origin.secret = our_secret();
-    if (way & 1)
+    if (what & 1)
         hear_rendezvous(&j, &in);
     else
         hear_ranks(&j, &in);

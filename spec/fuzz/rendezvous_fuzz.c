@@ -16,8 +16,8 @@ static luda_rendezvous *open_home(uv_loop_t *loop, luda_secret *secret, int *oth
     pthread_mutex_init(&home->lock, NULL);
     home->joined = calloc(SIZE, sizeof *home->joined);
     home->size = SIZE;
-    home->secret = secret;
     home->fd = pair[0];
+    home->secret = secret;
     memcpy(home->session, our_session, sizeof our_session);
     open_server(home, loop);
     return home;
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!running)
         DEMAND(uv_loop_init(&loop) == 0);
     running = true;
-    home = open_home(&loop, take_byte(&in) % 2 ? our_secret() : NULL, &other);
+    home = open_home(&loop, take_byte(&in) % 2 ? a_secret() : NULL, &other);
     for (int i = 0; i < MOST_GUESTS; i++)
         ends[i] = -1;
     while (in.left > 0) {
@@ -64,9 +64,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 *end = pair[1];
                 take_in(home, &loop, pair[0]);
             }
-            say(*end, piece, cut);
+            feed(*end, piece, cut);
             uv_run(&loop, UV_RUN_NOWAIT);
-            say(*end, piece + cut, count - cut);
+            feed(*end, piece + cut, count - cut);
         }
         uv_run(&loop, UV_RUN_NOWAIT);
         check(home);

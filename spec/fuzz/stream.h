@@ -24,15 +24,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { MOST_PIECE = LUDA_FRAME_BYTES + 4096 };
 static const uint8_t our_session[LUDA_SESSION_BYTES] = "a session of 16";
 
-/* One that the input cannot know. */
-static inline luda_secret *our_secret(void)
-{
-    luda_comm_options options = { .size = sizeof options, .secret = our_session, .secret_bytes = sizeof our_session };
-    luda_secret *secret;
-    DEMAND(luda__secret_new(&options, "fuzz", &secret) == LUDA_OK);
-    return secret;
-}
-
 /* What a rank that makes the same call announces; drawn bytes change it. */
 static uint8_t usual_announcement[LUDA_ANNOUNCE_BYTES];
 
@@ -113,7 +104,7 @@ static inline size_t take_frame(input *in, uint8_t out[MOST_PIECE])
     if (flags & RIGHT_HASH && there >= LUDA_ANNOUNCE_BYTES) {
         luda_announcement a;
         luda__announcement_read(out + LUDA_FRAME_BYTES, 3, &a);
-        if (a.ndim <= LUDA_MAX_DIMS)
+        if (a.ndim <= LUDA_MAX_DIMS) /* else it is refused before its hash is looked at */
             frame.hash = luda__asked_hash(&a);
     }
     luda__frame_write(&frame, out);
@@ -130,11 +121,20 @@ static inline size_t take_piece(input *in, uint8_t out[MOST_PIECE])
     return length;
 }
 
-/* In two parts, cut anywhere; what does not fit into the socket is lost. */
-static inline void say(int fd, const uint8_t *bytes, size_t count)
+/* What does not fit into the socket is lost. */
+static inline void feed(int fd, const uint8_t *bytes, size_t count)
 {
     if (count > 0 && send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         DEMAND(errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
+}
+
+/* NULL where there is no libsodium. */
+static inline luda_secret *a_secret(void)
+{
+    luda_comm_options options = { .size = sizeof options, .secret = "sixteen bytes long", .secret_bytes = 18 };
+    luda_secret *secret = NULL;
+    luda__secret_new(&options, "fuzz", &secret);
+    return secret;
 }
 
 static inline void open_pair(int pair[2])
