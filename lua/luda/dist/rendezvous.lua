@@ -5,6 +5,7 @@ local args = require "luda.args"
 local class = require "luda.class"
 local errors = require "luda.error"
 local Comm = require "luda.dist.comm"
+local transport = require "luda.dist.transport"
 
 local ffi, C = lib.ffi, lib.C
 
@@ -39,14 +40,17 @@ function M.rendezvous(options)
   return Rendezvous(out[0])
 end
 
---- Joins a meeting; returns when all ranks have come.
----@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, port: integer?} port: where
---- other ranks connect to this one
+--- Joins a meeting; returns when all ranks have come. Another transport than "tcp" takes of rank, size, address and session what
+-- it needs.
+---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, transport: string?,
+---  port: integer?} port: where other ranks connect to this one
 ---@return luda.Comm
 function M.connect(options, place)
   options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
-    size = args.absent, timeout = 300, port = 0 })
-  if type(options.address) ~= "string" then
+    size = args.absent, timeout = 300, transport = "tcp", port = 0 })
+  if options.transport ~= "tcp" then
+    return transport.open(options.transport, options, options.timeout)
+  elseif type(options.address) ~= "string" then
     errors.raise("invalid", "connect: address must be \"host:port\", not %s", args.describe(options.address))
   end
   local settings, out = ffi.new("luda_comm_options"), ffi.new("luda_comm *[1]")
