@@ -189,8 +189,9 @@ end
 
 local function describe_tensor(op, tensor, how, root)
   local known = tensors.is_tensor(tensor)
-  return { op = op, how = how ~= nil and describe.words(how, 50) or nil, root = tonumber(root), dtype = known and tensor.dtype or nil,
-    shape = known and tensor.shape or nil }
+  local peer = type(root) == "number" and root == math.floor(root) and math.abs(root) < 2 ^ 53
+  return { op = op, how = how ~= nil and describe.words(how, 50) or nil, root = peer and root or nil,
+    dtype = known and tensor.dtype or nil, shape = known and tensor.shape or nil }
 end
 
 --- Halves are added in f32 over all nodes, and rounded once.
