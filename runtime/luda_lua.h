@@ -86,8 +86,11 @@ LUDA_API luda_status luda_peer_nodes(uint64_t ticket, luda_comm **out);
  * attached. LUDA_ECLOSED: nobody is registered. LUDA_EINVAL: this peer is not.
  */
 LUDA_API luda_status luda_peer_finish(uint64_t ticket, int lost, luda_post **post);
-/* Forgets all registrations; whoever waits, in register or in a call, gets LUDA_ECANCELLED. */
-LUDA_API void luda_peers_reset(void);
+/*
+ * Forgets all registrations; whoever waits, in register or in a call, gets LUDA_ECANCELLED. ticket: only if the group is the
+ * one that it belongs to; 0: any.
+ */
+LUDA_API void luda_peers_reset(uint64_t ticket);
 
 /* --- Numbered work between threads: the same order, however many workers --- */
 

@@ -126,6 +126,8 @@ describe("nodes", function()
       { "kinds_broadcast", "other", "collective_params_mismatch" },
       { "two_tensors", "broadcast_multiple_tensors", "broadcast_multiple_tensors" },
       { "bad_argument", "other", "collective_params_mismatch" },
+      { "bad_root", "other", "collective_params_mismatch" },
+      { "bad_reduction", "other", "collective_params_mismatch" },
     }
     local calls = {}
     for i, case in ipairs(cases) do

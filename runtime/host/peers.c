@@ -295,9 +295,8 @@ luda_status luda_peer_finish(uint64_t ticket, int lost, luda_post **post)
     return status;
 }
 
-void luda_peers_reset(void)
+static void reset(void)
 {
-    pthread_mutex_lock(&group.lock);
     start_clock();
     for (int i = 0; i < group.count; i++)
         if (group.seats[i].comm)
@@ -307,5 +306,12 @@ void luda_peers_reset(void)
     while (group.count > 0)
         remove_seat(group.count - 1);
     pthread_cond_broadcast(&group.changed);
+}
+
+void luda_peers_reset(uint64_t ticket)
+{
+    pthread_mutex_lock(&group.lock);
+    if (ticket == 0 || find(ticket) >= 0)
+        reset();
     pthread_mutex_unlock(&group.lock);
 }

@@ -26,7 +26,7 @@ local function failure(call, ...)
   end
   local detail = type(err) == "table" and err.detail or {}
   return { kind = detail.kind or "?", inner = detail.inner, nodes = detail.nodes, peers = detail.peers, field = detail.field,
-    code = err.code, message = tostring(err.message or err) }
+    code = err.code, message = tostring(err.message or err):gsub("[^ -~]", "?") }
 end
 
 local function values_of(job, peer, dtype)
@@ -106,6 +106,8 @@ function tasks.disagree(comm, job)
       return odd and peer:broadcast(luda.ones(3)) or peer:all_reduce(luda.ones(3), "sum")
     end,
     bad_argument = function() return peer:all_reduce(odd and 7 or luda.ones(3), "sum") end,
+    bad_root = function() return peer:reduce(luda.ones(3), "sum", odd and 0 / 0 or first) end,
+    bad_reduction = function() return peer:all_reduce(luda.ones(3), odd and ("\255\n"):rep(2000) or "sum") end,
     bad_mean = function() return peer:all_reduce(luda.ones(3, { dtype = "i64" }), "mean") end,
     tracked = function() return peer:all_reduce(luda.ones(3):requires_grad_(), "sum") end,
   }

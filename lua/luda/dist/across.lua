@@ -22,9 +22,9 @@ end
 
 local function plain(err)
   if getmetatable(err) ~= errors.Error then
-    return { code = "internal", op = "peer", message = tostring(err) }
+    return { code = "internal", op = "peer", message = describe.words(err, 1000) }
   end
-  return { code = err.code, op = err.op, message = err.message, detail = err.detail }
+  return { code = err.code, op = err.op, message = describe.words(err.message, 2000), detail = err.detail }
 end
 
 --- What the leader found out, at every peer of the node: a value, or its error.
@@ -53,10 +53,10 @@ local function join(peer)
 end
 
 --- Nobody is registered afterwards, on all peers at once, so that each may try again.
-local function dissolve(comm)
+local function dissolve(peer, comm)
   pcall(comm.barrier, comm) -- all have heard why
   if comm.rank == 0 then
-    host.C.luda_peers_reset()
+    host.C.luda_peers_reset(peer.ticket[0])
   else
     pcall(comm.barrier, comm) -- the reset ends it
   end
@@ -73,7 +73,7 @@ function M.register(peer)
     end
     local heard, nodes = pcall(share, peer, "register", comm, 0, outcome)
     if not heard then
-      dissolve(comm)
+      dissolve(peer, comm)
       error(nodes, 0)
     end
     local out = ffi.new("luda_comm *[1]")
@@ -81,7 +81,7 @@ function M.register(peer)
     peer.node = Node(out[0], nodes, peer.config, peer.algorithms)
   end)
   if not fine then
-    ffi.gc(peer.ticket, nil)
+    pcall(peer.finish, peer) -- where nothing has dissolved the group, such as a peer that was lost
     peer.ticket, peer.current = nil, nil
     peer:complain("register", problem)
   end
@@ -125,7 +125,7 @@ local function abandon(peer, comm, op, problem)
   if problem.detail and problem.detail.field == "sender" then
     inner = "broadcast_multiple_tensors"
   end
-  pcall(peer.node.begin, peer.node, { op = op, error = { inner = inner, text = tostring(problem.message):sub(1, 300) } })
+  pcall(peer.node.begin, peer.node, { op = op, error = { inner = inner, text = describe.words(problem.message, 300) } })
 end
 
 --- The descriptions of all peers of this node and their communicator. When a peer finishes meanwhile, those who remain
@@ -148,7 +148,7 @@ end
 local function call(peer, mine, stages)
   local able, wrong = pcall(stages.check)
   if not able then
-    mine.error = { text = tostring(plain(wrong).message):sub(1, 300) }
+    mine.error = { text = describe.words(plain(wrong).message, 300) }
   end
   local comm, all = assemble(peer, mine)
   local problem = disagreement(peer, mine, all)
@@ -164,7 +164,7 @@ local function call(peer, mine, stages)
     if fine then
       fine, part = pcall(stages.between, part)
     else
-      mine.error = { inner = "server", text = tostring(plain(part).message):sub(1, 300) }
+      mine.error = { inner = "server", text = describe.words(plain(part).message, 300) }
       pcall(peer.node.begin, peer.node, mine)
     end
     outcome = fine and { value = true } or { error = plain(part) }
@@ -189,8 +189,9 @@ end
 
 local function describe_tensor(op, tensor, how, root)
   local known = tensors.is_tensor(tensor)
-  return { op = op, how = how ~= nil and tostring(how) or nil, root = tonumber(root), dtype = known and tensor.dtype or nil,
-    shape = known and tensor.shape or nil }
+  local peer = type(root) == "number" and root == math.floor(root) and math.abs(root) < 2 ^ 53
+  return { op = op, how = how ~= nil and describe.words(how, 50) or nil, root = peer and root or nil,
+    dtype = known and tensor.dtype or nil, shape = known and tensor.shape or nil }
 end
 
 --- Halves are added in f32 over all nodes, and rounded once.

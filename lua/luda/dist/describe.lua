@@ -17,13 +17,9 @@ local function pad(text)
   return tensor
 end
 
-local function encode(description)
-  local text = json.encode(description)
-  if #text <= BYTES then
-    return text
-  end
-  description.error = { inner = description.error.inner, text = description.error.text:sub(1, 100):gsub("[^ -~]", "?") }
-  return json.encode(description)
+--- The beginning of a text, in characters that need no room to be escaped.
+function M.words(text, most)
+  return (tostring(text):sub(1, most):gsub('[^ -~]', "?"):gsub('["\\]', "'"))
 end
 
 --- The descriptions of all ranks.
@@ -33,7 +29,7 @@ end
 ---@return table[]
 function M.exchange(comm, description, timeout)
   return scope.scope(function()
-    local all = comm:all_gather(pad(encode(description)), { timeout = timeout })
+    local all = comm:all_gather(pad(json.encode(description)), { timeout = timeout })
     local list = {}
     for rank = 1, comm.size do
       list[rank] = json.decode(ffi.string(ffi.cast("const char *", all:data()) + (rank - 1) * BYTES))

@@ -69,8 +69,7 @@ end
 local LAZY = {
   spawn = "luda.dist.spawn", DataParallel = "luda.dist.parallel", record = "luda.dist.record",
   rendezvous = "luda.dist.rendezvous", connect = "luda.dist.rendezvous", group = "luda.dist.group",
-  load_transport = "luda.dist.transport",
-  orchestrator = "luda.dist.orchestrator",
+  orchestrator = "luda.dist.orchestrator", load_transport = "luda.dist.transport",
   register = "luda.dist.peers", reset = "luda.dist.peers", Peer = "luda.dist.peers", Config = "luda.dist.peers",
 }
 

@@ -267,7 +267,7 @@ end
 
 --- Forgets all registrations of this process; whoever waits, in register or in a call, is told.
 local function reset()
-  host.C.luda_peers_reset()
+  host.C.luda_peers_reset(0)
 end
 
 return { register = register, reset = reset, Peer = Peer, Config = Config }
