@@ -41,6 +41,14 @@ describe("a manager in the background", function()
     manager:wait()
   end)
 
+  it("saves a step that is not due when it is asked to", function()
+    local manager = record.Manager { dir = dir, keep = 2, every = 10 }
+    assert.is_false(manager:save(7, parts_of(7)))
+    assert.equal(dir .. "/step-7.safetensors", manager:save(7, parts_of(7), { now = true }))
+    manager:save(10, parts_of(10))
+    assert.same({ 7, 10 }, manager:steps())
+  end)
+
   it("keeps the best, too", function()
     local manager = record.Manager { dir = dir, keep = 2, every = 1, best = "max", async = true }
     for step, metric in ipairs { 1, 5, 2, 0 / 0, 3 } do

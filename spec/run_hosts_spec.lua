@@ -179,14 +179,15 @@ describe("hosts with a cable between them", function()
     local first, second = both("-n 1 --timeout 1", "sum", nil, nil, hosts)
     assert.is_true(first.status ~= 0 and second.status ~= 0)
     assert.truthy(first.text:find("10.78.0.1:4100 is not a loopback address", 1, true), first.text)
-    first, second = both("-n 1 --timeout 1 " .. secret, "sum", ("-n 1 --timeout 1 --secret-file %s/other"):format(dir), nil, hosts)
+    local other = ("-n 1 --timeout 1 --secret-file %s/other"):format(dir)
+    first, second = both("-n 1 --timeout 1 " .. secret, "sum", other, nil, hosts)
     assert.is_true(first.status ~= 0 and second.status ~= 0)
     assert.truthy(second.text:find("secret", 1, true), second.text)
   end)
 
   cabled("learn that the cable was pulled", function(secret)
     local place = dir .. "/rank"
-    local first, second = both("-n 1 --timeout 1 --max-restarts 3 " .. secret, "steps " .. place, nil,
+    local first, second = both("-n 1 --timeout 2 --max-restarts 3 " .. secret, "steps " .. place, nil,
       ("await %s.0 %s.1; ip -n %s link set cable down"):format(place, place, hosts[1]), hosts)
     assert.is_true(first.status ~= 0 and second.status ~= 0)
     assert.truthy(first.text:find("all_reduce: .*rank 1"), first.text)

@@ -1,5 +1,6 @@
 --- Starting the ranks again after a failure.
 
+local helper = require "spec.helper"
 local runs = require "spec.runs"
 
 local function failing(options, times)
@@ -30,5 +31,26 @@ describe("luda run --max-restarts", function()
     local text, status = failing("", 1)
     assert.equal(137, status, text)
     assert.is_nil(text:find("restart 1", 1, true), text)
+  end)
+end)
+
+describe("training whose rank is killed", function()
+  local SIZE = "--text CHANGELOG.md --steps 150 --batch 8 --context 16 --layers 1 --heads 2 --width 16 --sample 0 --warmup 2 "
+    .. "--valid-every 1000 --every 20"
+
+  it("goes on from its last record, to the same losses", function()
+    local dir = helper.new_folder()
+    local text, status = runs.output(("%s run -n 2 examples/char_gpt.lua %s --log %s/whole"):format(runs.program, SIZE, dir))
+    assert.equal(0, status, text)
+    text, status = runs.output(([[
+      %s run -n 2 --max-restarts 2 examples/char_gpt.lua %s --log %s/parts --dir %s/records --resume & launcher=$!
+      for i in $(seq 3000); do [ -e %s/records/step-20/complete.json ] && break; sleep 0.005; done
+      rank=$(pgrep -P $(pgrep -P $launcher) | tail -n 1)
+      kill -9 $rank
+      wait $launcher]]):format(runs.program, SIZE, dir, dir, dir))
+    assert.equal(0, status, text)
+    assert.truthy(text:find("rank %d was killed by signal 9; restart 1 of 2"), text)
+    assert.truthy(text:find("2 ranks, from step %d+"), text)
+    assert.equal(helper.read(dir .. "/whole"), helper.read(dir .. "/parts"))
   end)
 end)

@@ -66,8 +66,35 @@ describe("a request to stop", function()
   end)
 end)
 
+describe("Ctrl-Z", function()
+  it("pauses the ranks with the launcher", function()
+    if os.execute("command -v script > /dev/null") ~= 0 then
+      return pending("there is no script(1) here, which makes terminals")
+    end
+    local place = helper.new_folder() .. "/rank"
+    local text = runs.output(runs.SHELL .. ([[
+      place=%s
+      state() { awk '/^State/ { print $2 }' /proc/$1/status; }
+      parent() { awk '/^PPid/ { print $2 }' /proc/$1/status; }
+      mkfifo $place.keys
+      script -qc "%s run -n 2 spec/work/run_stops.lua steps $place" /dev/null < $place.keys > $place.out 2>&1 & terminal=$!
+      exec 9> $place.keys
+      await $place.0 $place.1
+      rank=$(cat $place.0); launcher=$(parent $(parent $rank))
+      printf '\032' >&9
+      for i in $(seq 500); do [ "$(state $launcher)$(state $rank)" = TT ] && echo paused && break; sleep 0.02; done
+      kill -CONT $launcher
+      for i in $(seq 500); do [ "$(state $rank)" != T ] && echo goes on && break; sleep 0.02; done
+      kill $launcher
+      for i in $(seq 500); do [ -e /proc/$launcher ] && [ "$(state $launcher)" != Z ] || break; sleep 0.02; done
+      kill -9 $terminal 2> /dev/null
+      echo "left $(state $rank 2> /dev/null)"]]):format(place, runs.program))
+    assert.truthy(text:find("paused\ngoes on\nleft \n"), text)
+  end)
+end)
+
 describe("training that was stopped", function()
-  local SIZE = "--text CHANGELOG.md --steps 40 --batch 8 --context 16 --layers 1 --heads 2 --width 16 --sample 0 --warmup 2 "
+  local SIZE = "--text CHANGELOG.md --steps 100 --batch 8 --context 16 --layers 1 --heads 2 --width 16 --sample 0 --warmup 2 "
     .. "--valid-every 1000 --every 1000"
 
   local function training(arguments, act)
