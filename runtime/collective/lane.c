@@ -362,8 +362,6 @@ luda_status luda__lane_agree(luda_collective_run *run, luda_announcement *asked,
     tell_sleepers(lane, wait->rank);
     if (look(lane, wait->sequence) != ALL_CAME)
         LUDA_TRY(await_all(wait, fault));
-    if (run->asked.algorithm != LUDA_ALGORITHM_DIRECT && wait->deadline == 0)
-        wait->deadline = luda__now() + wait->timeout;
     if (all_ask_the_same(lane, &run->asked)) {
         luda__asked_copy(&run->what.agreed, &run->asked);
         return LUDA_OK;
@@ -423,8 +421,6 @@ luda_status luda__lane_await(luda_wait *wait, int step, int from, uint64_t mark,
     lateness l = { step, from, mark };
     if (!still_behind(board, wait->rank, &l) || spin(board, wait->rank, still_behind, &l))
         return LUDA_OK;
-    if (wait->deadline == 0)
-        wait->deadline = luda__now() + wait->timeout;
     return luda__await(wait, need_progress, &l, still_behind, fault);
 }
 
