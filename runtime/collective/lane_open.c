@@ -8,6 +8,7 @@
 #include "net.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,8 +186,10 @@ luda_status luda__lane_map(luda_wait *wait, size_t bytes, uint64_t call, void **
 
 luda_status luda__lane_open(luda_comm *comm, double deadline)
 {
-    luda_wait wait = { .board = comm->board, .transport = &comm->transport, .rank = comm->rank,
-                       .timeout = deadline - luda__now(), .deadline = deadline, .name = "connect" };
+    enum { LEAST = 2 }; /* seconds: all are here, and it is a matter of milliseconds */
+    double timeout = fmax(deadline - luda__now(), LEAST);
+    luda_wait wait = { .board = comm->board, .transport = &comm->transport, .rank = comm->rank, .timeout = timeout,
+                       .deadline = luda__now() + timeout, .name = "connect" };
     size_t bytes = luda__lane_bytes(comm->size, true);
     luda_comm_fault fault;
     void *memory;
