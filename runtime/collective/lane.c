@@ -32,7 +32,7 @@ luda_lane *luda__lane_new(luda_lane_memory *memory, int size, bool processes)
     lane->bytes = luda__lane_bytes(size, processes);
     lane->staging = (unsigned char *)memory + lane->bytes - (processes ? (size_t)size * LUDA_LANE_STAGING : 0);
     lane->crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
-    lane->spin = wish ? atoi(wish) : 50;
+    lane->spin = wish ? atoi(wish) : 200;
     return lane;
 }
 
