@@ -192,6 +192,7 @@ luda_status luda__lane_open(luda_comm *comm, double deadline)
                        .deadline = luda__now() + timeout, .name = "connect" };
     size_t bytes = luda__lane_bytes(comm->size, true);
     luda_comm_fault fault;
+    luda_lane *lane;
     void *memory;
     luda_status status;
     if (comm->size > LUDA_LANE_RANKS)
@@ -201,10 +202,13 @@ luda_status luda__lane_open(luda_comm *comm, double deadline)
         return luda__fail_text(status, fault.text);
     if (!memory)
         return LUDA_OK;
-    comm->board->lane = luda__lane_new(memory, comm->size, true);
-    if (!comm->board->lane) {
+    lane = luda__lane_new(memory, comm->size, true);
+    if (!lane) {
         munmap(memory, bytes);
         return luda__fail(LUDA_ENOMEM, "connect: no memory for a rank");
     }
+    pthread_mutex_lock(&comm->board->lock); /* the network thread may have news already */
+    comm->board->lane = lane;
+    pthread_mutex_unlock(&comm->board->lock);
     return LUDA_OK;
 }
