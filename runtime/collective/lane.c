@@ -32,7 +32,7 @@ luda_lane *luda__lane_new(luda_lane_memory *memory, int size, bool processes)
     lane->bytes = luda__lane_bytes(size, processes);
     lane->staging = (unsigned char *)memory + lane->bytes - (processes ? (size_t)size * LUDA_LANE_STAGING : 0);
     lane->crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
-    lane->spin = wish ? atoi(wish) : 50;
+    lane->spin = wish ? atoi(wish) : 200;
     return lane;
 }
 
@@ -323,6 +323,22 @@ static luda_status stay_away(luda_wait *wait, luda_comm_fault *fault)
     return status;
 }
 
+luda_status luda__lane_overtaken(const luda_wait *wait, luda_comm_fault *fault)
+{
+    luda__fault(fault, LUDA_ETIMEOUT, "%s: the other ranks gave call %llu up long ago", wait->name,
+                (unsigned long long)wait->sequence);
+    luda__blame(fault, wait->rank);
+    return LUDA_ETIMEOUT;
+}
+
+bool luda__lane_intact(const luda_lane *lane, uint64_t sequence)
+{
+    for (int q = 0; q < lane->size; q++)
+        if (atomic_load(&luda__lane_slot(lane, q)->place) / LUDA_LANE_PLACES > sequence + 1)
+            return false;
+    return true;
+}
+
 /* --- Agreement --- */
 
 /* A rank that died while it wrote leaves anything. */
@@ -359,26 +375,18 @@ luda_status luda__lane_agree(luda_collective_run *run, luda_announcement *asked,
     tell_sleepers(lane, wait->rank);
     if (look(lane, wait->sequence) != ALL_CAME)
         LUDA_TRY(await_all(wait, fault));
-    if (run->asked.algorithm != LUDA_ALGORITHM_DIRECT && wait->deadline == 0)
-        wait->deadline = luda__now() + wait->timeout;
     if (all_ask_the_same(lane, &run->asked)) {
         luda__asked_copy(&run->what.agreed, &run->asked);
         return LUDA_OK;
     }
     for (int q = 0; q < lane->size; q++)
         read_asked(luda__lane_slot(lane, q), wait->sequence & 1, &asked[q]);
+    if (!luda__lane_intact(lane, wait->sequence))
+        return luda__lane_overtaken(wait, fault);
     return luda__compare(asked, lane->size, wait->rank, &run->what.agreed, fault, field);
 }
 
 /* --- While data moves --- */
-
-bool luda__lane_intact(const luda_lane *lane, uint64_t sequence)
-{
-    for (int q = 0; q < lane->size; q++)
-        if (atomic_load(&luda__lane_slot(lane, q)->place) / LUDA_LANE_PLACES > sequence + 1)
-            return false;
-    return true;
-}
 
 void luda__lane_advance(luda_wait *wait, int step, uint64_t mark)
 {
@@ -420,8 +428,6 @@ luda_status luda__lane_await(luda_wait *wait, int step, int from, uint64_t mark,
     lateness l = { step, from, mark };
     if (!still_behind(board, wait->rank, &l) || spin(board, wait->rank, still_behind, &l))
         return LUDA_OK;
-    if (wait->deadline == 0)
-        wait->deadline = luda__now() + wait->timeout;
     return luda__await(wait, need_progress, &l, still_behind, fault);
 }
 

@@ -348,6 +348,9 @@ luda_status luda__await(luda_wait *wait, luda_need needed, const void *what,
     bool due[LUDA_MAX_RANKS], news = false;
     luda_status status = LUDA_OK;
 
+    /* In a lane nobody looked at the clock so far. */
+    if (wait->deadline == 0)
+        wait->deadline = luda__now() + wait->timeout;
     pthread_mutex_lock(&board->lock);
     luda__patience_begin(wait);
     for (;;) {

@@ -6,6 +6,7 @@ local errors = require "luda.error"
 local fault_log = require "luda.dist.fault_log"
 local memory = require "luda.memory"
 local tensors = require "luda.tensor"
+local site = require "luda.dist.site"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
 
@@ -64,8 +65,8 @@ function M.call_options(self, op, given, known)
   local options = self.options
   ffi.fill(options, ffi.sizeof(options))
   options.size = ffi.sizeof(options)
-  self.site = errors.where() -- lent to C until the call returns
-  options.site = self.site
+  site.write()
+  options.site = site.text
   if given then
     given = args.options(op, given, known)
     if given.algorithm then
