@@ -180,7 +180,6 @@ static luda_status prepare(luda_collective_run *run, const luda_arguments *a)
     LUDA_TRY(host_input(a->tensor, &run->input));
     run->what.in = luda_tensor_data(run->input);
     if (a->in_place) {
-        luda_tensor_retain(run->input);
         run->output = run->input;
         run->what.out = luda_tensor_data(run->output);
     }

@@ -10,6 +10,7 @@
 #include "reduce.h"
 
 #include <pthread.h>
+#include <string.h>
 
 /* --- Names (agree.c) --- */
 
@@ -33,6 +34,16 @@ const char *luda__culprits_text(const luda_comm_fault *fault, int size, char *bu
 /* "all_reduce sum f32 [2, 3] at train.lua:7" into buffer, which is returned. */
 const char *luda__asked_text(const luda_announcement *asked, char *buffer, size_t room);
 uint64_t luda__asked_hash(const luda_announcement *asked);
+/* A copy; most announcements have no words. */
+static inline void luda__asked_copy(luda_announcement *to, const luda_announcement *from)
+{
+    memcpy(to, from, offsetof(luda_announcement, site));
+    to->site[0] = to->note[0] = 0;
+    if (from->site[0])
+        memcpy(to->site, from->site, sizeof to->site);
+    if (from->note[0])
+        memcpy(to->note, from->note, sizeof to->note);
+}
 /*
  * Compares what ranks ask for. On LUDA_OK `agreed` is the call with every unknown filled in; else the fault says what
  * differs, and *field which field it is (NULL where a rank refused).
@@ -165,6 +176,13 @@ void luda__mail_clear(luda_board *board, int rank);
 enum { LUDA_FLIGHTS = 128 };
 static const double luda__default_timeout = 300; /* seconds */
 
+/* Times in ticks, which are cheaper to read than a clock. */
+typedef struct luda_flight_row {
+    luda_flight flight; /* under the lock, but for: */
+    atomic_int state;
+    atomic_ullong started, finished;
+} luda_flight_row;
+
 struct luda_comm {
     luda_object base;
     int rank, size;
@@ -180,12 +198,15 @@ struct luda_comm {
     char detail[320];
     pthread_mutex_t work_lock; /* of the turn: who is in a call, and what waits for it (work.c) */
     pthread_cond_t turn;
-    bool busy, worker;
-    int works; /* started and not done */
+    atomic_bool busy; /* whoever sets it has the turn */
+    bool worker;
+    atomic_int works; /* started and not done */
     luda_work *first_work, *last_work;
     pthread_mutex_t flight_lock;
     uint64_t flown;
-    luda_flight flights[LUDA_FLIGHTS];
+    luda_flight_row flights[LUDA_FLIGHTS];
+    uint64_t born; /* ticks */
+    double born_at; /* luda__now */
 };
 
 /* What the caller of an operation passes. */
@@ -197,18 +218,18 @@ typedef struct luda_arguments {
     luda_comm_options options; /* complete: zeros where the caller gave none */
 } luda_arguments;
 
-/* One call of one rank, from set-up to end. */
+/* One call of one rank, from set-up to end. What is large comes last and is not cleared. */
 typedef struct luda_collective_run {
-    luda_comm *comm;
-    luda_wait wait;
-    luda_announcement asked;
-    luda_collective what;
-    luda_tensor *input, *output; /* references: contiguous, in host memory; NULL: none */
+    luda_comm *comm; /* lent */
+    luda_tensor *input, *output; /* references: contiguous, in host memory; NULL: none. One reference where both are one */
     luda_device device;
     uint64_t flight;
     luda_status local; /* found wrong before agreement; becomes a refusal */
     bool mailed;       /* data went as messages of the board */
     bool fallen;       /* a fault was written into the communicator */
+    luda_wait wait;
+    luda_announcement asked;
+    luda_collective what;
     luda_comm_fault fault;
 } luda_collective_run;
 

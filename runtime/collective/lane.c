@@ -197,7 +197,7 @@ static void announce(luda_collective_run *run)
     int pair = run->wait.sequence & 1;
     int64_t bytes = run->input ? luda_tensor_numel(run->input) * luda__dtype_bytes[run->asked.dtype] : 0;
     uint64_t in = (uint64_t)(uintptr_t)what->in, out = (uint64_t)(uintptr_t)what->out;
-    mine->asked[pair] = run->asked;
+    luda__asked_copy(&mine->asked[pair], &run->asked);
     atomic_store_explicit(&mine->hash[pair], run->asked.hash, memory_order_relaxed);
     atomic_store_explicit(&mine->operation, run->asked.operation, memory_order_relaxed);
     if (bytes > 0 && bytes <= LUDA_LANE_TINY)
@@ -331,7 +331,7 @@ static luda_status stay_away(luda_wait *wait, luda_comm_fault *fault)
 /* A rank that died while it wrote leaves anything. */
 static void read_asked(const luda_lane_slot *slot, int pair, luda_announcement *asked)
 {
-    *asked = slot->asked[pair];
+    luda__asked_copy(asked, &slot->asked[pair]);
     asked->site[sizeof asked->site - 1] = asked->note[sizeof asked->note - 1] = 0;
     if (asked->ndim > LUDA_MAX_DIMS || asked->dtype >= LUDA_DTYPE_COUNT || asked->refused > LUDA_OK) {
         asked->ndim = asked->dtype = -1;
@@ -362,10 +362,8 @@ luda_status luda__lane_agree(luda_collective_run *run, luda_announcement *asked,
     tell_sleepers(lane, wait->rank);
     if (look(lane, wait->sequence) != ALL_CAME)
         LUDA_TRY(await_all(wait, fault));
-    if (run->asked.algorithm != LUDA_ALGORITHM_DIRECT && wait->deadline == 0)
-        wait->deadline = luda__now() + wait->timeout;
     if (all_ask_the_same(lane, &run->asked)) {
-        run->what.agreed = run->asked;
+        luda__asked_copy(&run->what.agreed, &run->asked);
         return LUDA_OK;
     }
     for (int q = 0; q < lane->size; q++)
@@ -423,8 +421,6 @@ luda_status luda__lane_await(luda_wait *wait, int step, int from, uint64_t mark,
     lateness l = { step, from, mark };
     if (!still_behind(board, wait->rank, &l) || spin(board, wait->rank, still_behind, &l))
         return LUDA_OK;
-    if (wait->deadline == 0)
-        wait->deadline = luda__now() + wait->timeout;
     return luda__await(wait, need_progress, &l, still_behind, fault);
 }
 

@@ -20,7 +20,7 @@
 enum {
     LUDA_LANE_RANKS = 64,
     LUDA_LANE_TINY = 16,          /* bytes beside the sequence number */
-    LUDA_LANE_SMALL = 512,        /* in the slot */
+    LUDA_LANE_SMALL = 1024,       /* in the slot */
     LUDA_LANE_MEDIUM = 64 << 10,  /* processes: staged before arriving */
     LUDA_LANE_WINDOW = 256 << 10, /* processes: staged at once of more */
     LUDA_LANE_VERDICTS = 64,
@@ -62,10 +62,10 @@ struct luda_lane {
     bool crowded;   /* more ranks than cores: waiting starts with giving the core away */
     size_t bytes;
     luda_lane_memory *memory;
-    unsigned char *staging; /* [size] of LUDA_LANE_STAGING: a pair of MEDIUM, of WINDOW to give, of WINDOW with results */
+    unsigned char *staging; /* [size] of LUDA_LANE_STAGING: a pair of MEDIUM, a pair of WINDOW */
 };
 
-enum { LUDA_LANE_STAGING = 2 * LUDA_LANE_MEDIUM + 4 * LUDA_LANE_WINDOW };
+enum { LUDA_LANE_STAGING = 2 * (LUDA_LANE_MEDIUM + LUDA_LANE_WINDOW) };
 
 static inline luda_lane_slot *luda__lane_slot(const luda_lane *lane, int rank)
 {

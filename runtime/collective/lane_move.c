@@ -28,9 +28,7 @@ static unsigned char *medium(const luda_lane *lane, int rank, uint64_t sequence)
 static bool goes_along(const luda_lane *lane, int operation, int64_t bytes)
 {
     bool sums = operation == LUDA_CALL_ALL_REDUCE || operation == LUDA_CALL_REDUCE;
-    if (bytes <= LUDA_LANE_SMALL || !lane->processes)
-        return bytes <= LUDA_LANE_SMALL;
-    return bytes <= (sums ? LUDA_LANE_MEDIUM / lane->size : LUDA_LANE_MEDIUM);
+    return bytes <= LUDA_LANE_SMALL || (lane->processes && !sums && bytes <= LUDA_LANE_MEDIUM);
 }
 
 void luda__lane_stage(const luda_collective_run *run, int64_t bytes, uint64_t *in, uint64_t *out)
@@ -48,6 +46,18 @@ static const void *published(const luda_lane *lane, int rank, uint64_t sequence,
     if (bytes <= LUDA_LANE_SMALL)
         return bytes <= LUDA_LANE_TINY ? slot->tiny[sequence & 1] : slot->small[sequence & 1];
     return medium(lane, rank, sequence);
+}
+
+/*
+ * Takes over the cache lines that the one other rank wrote and this one read: the next write of a line with a reader takes
+ * its owner several times longer than one that the reader has written.
+ */
+static void take_over(const luda_lane *lane, int rank, uint64_t sequence, int64_t bytes)
+{
+    enum { LINE = 64 };
+    volatile unsigned char *lines = (volatile unsigned char *)published(lane, 1 - rank, sequence, bytes);
+    for (int64_t at = 0; at < bytes; at += LINE)
+        lines[at] = 0;
 }
 
 /* --- Rounds --- */
@@ -87,85 +97,77 @@ static unsigned char *given(const rounds *r, int rank, int64_t round)
     return staging(r->lane, rank, (size_t)(2 * LUDA_LANE_MEDIUM + (round & 1) * LUDA_LANE_WINDOW));
 }
 
-static unsigned char *result(const rounds *r, int rank, int64_t round)
-{
-    return staging(r->lane, rank, (size_t)(2 * LUDA_LANE_MEDIUM + (2 + (round & 1)) * LUDA_LANE_WINDOW));
-}
-
 /* A part of the tensor, cut into slices of which rank q sums the q-th. */
 typedef struct window {
     int64_t start, count; /* elements */
+    int64_t own, end;     /* bytes from its start: this rank's slice */
 } window;
+
+static int64_t windows_of(const rounds *r)
+{
+    return (r->whole * r->call->outer + LUDA_LANE_WINDOW - 1) / LUDA_LANE_WINDOW;
+}
 
 static window window_of(const rounds *r, int64_t round)
 {
-    int64_t numel = r->whole * r->call->outer / r->width, most = LUDA_LANE_WINDOW / r->width;
-    int64_t windows = (numel + most - 1) / most;
     window w;
-    luda__slice(numel, (int)windows, (int)round, &w.start, &w.count);
+    int64_t count;
+    luda__slice(r->whole * r->call->outer / r->width, (int)windows_of(r), (int)round, &w.start, &w.count);
+    luda__slice(w.count, r->size, r->rank, &w.own, &count);
+    w.end = (w.own + count) * r->width;
+    w.own *= r->width;
     return w;
 }
 
-static void give_window(rounds *r, int64_t round)
+/* All but this rank's slice between a tensor and its staging. */
+static void move_window(const rounds *r, const window *w, char *tensor, unsigned char *staged, bool out)
 {
-    window w = window_of(r, round);
-    const char *in = (const char *)r->call->in + w.start * r->width;
-    unsigned char *to = given(r, r->rank, round);
-    int64_t start, count, end;
-    luda__slice(w.count, r->size, r->rank, &start, &count);
-    end = (start + count) * r->width;
-    memcpy(to, in, (size_t)(start * r->width));
-    memcpy(to + end, in + end, (size_t)(w.count * r->width - end));
+    int64_t after = w->count * r->width - w->end;
+    tensor += w->start * r->width;
+    memcpy(out ? tensor : (char *)staged, out ? (char *)staged : tensor, (size_t)w->own);
+    memcpy(out ? tensor + w->end : (char *)staged + w->end, out ? (char *)staged + w->end : tensor + w->end,
+           (size_t)after);
 }
 
-static void sum_window(rounds *r, int64_t round, bool gets)
+/*
+ * The sums go where the contributions lay: who read a line of another rank's staging writes it too, and the next write of
+ * its owner does not have to take it back from a reader, which costs ten times more.
+ */
+static void sum_window(const rounds *r, int64_t round, bool gets)
 {
     window w = window_of(r, round);
     const void *sources[LUDA_LANE_RANKS];
-    void *targets[2] = { result(r, r->rank, round) };
-    int64_t start, count;
-    int ntargets = 1;
-    luda__slice(w.count, r->size, r->rank, &start, &count);
-    for (int q = 0; q < r->size; q++)
-        sources[q] = (q == r->rank ? (const unsigned char *)r->call->in + w.start * r->width : given(r, q, round)) +
-                     start * r->width;
-    if (gets)
-        targets[ntargets++] = (char *)r->call->out + (w.start + start) * r->width;
-    if (count > 0)
+    void *targets[LUDA_LANE_RANKS];
+    int ntargets = 0, root = r->call->agreed.operation == LUDA_CALL_REDUCE ? r->call->agreed.root : -1;
+    int64_t count = (w.end - w.own) / r->width;
+    for (int q = 0; q < r->size; q++) {
+        sources[q] = (q == r->rank ? (unsigned char *)r->call->in + w.start * r->width : given(r, q, round)) + w.own;
+        if (q == r->rank ? gets : root < 0 || root == q)
+            targets[ntargets++] = q == r->rank ? (char *)r->call->out + w.start * r->width + w.own : (char *)sources[q];
+    }
+    if (count > 0 && ntargets > 0)
         luda__reduce_ranks(r->dtype, (luda_reduction)r->call->agreed.reduction, sources, r->size, targets, ntargets,
                            count);
 }
 
-static void take_window(rounds *r, int64_t round)
-{
-    window w = window_of(r, round);
-    for (int i = 1; i < r->size; i++) {
-        int64_t start, count;
-        int q = (r->rank + i) % r->size;
-        luda__slice(w.count, r->size, q, &start, &count);
-        memcpy((char *)r->call->out + (w.start + start) * r->width, result(r, q, round), (size_t)(count * r->width));
-    }
-}
-
-/* In round k window k goes in, window k - 1 is summed and window k - 2 comes out. */
+/* In round k window k - 2 comes out, window k goes in and window k - 1 is summed. */
 static void reduce_rounds(rounds *r)
 {
     bool gets = r->call->out != NULL;
-    int64_t numel = r->whole * r->call->outer / r->width, most = LUDA_LANE_WINDOW / r->width;
-    int64_t count = (numel + most - 1) / most;
+    int64_t count = windows_of(r);
     for (int64_t k = 0; k < count + 2 && r->status == LUDA_OK; k++) {
-        if (k < count && await(r, LUDA_LANE_REDUCED, -1, k - 2)) {
-            give_window(r, k);
+        window leaving = window_of(r, k - 2), coming = window_of(r, k);
+        if (!await(r, LUDA_LANE_REDUCED, -1, k - 2))
+            break;
+        if (k >= 2 && gets)
+            move_window(r, &leaving, r->call->out, given(r, r->rank, k), true);
+        if (k < count) {
+            move_window(r, &coming, (char *)r->call->in, given(r, r->rank, k), false);
             advance(r, LUDA_LANE_STAGED, k);
         }
-        if (k >= 1 && k <= count && await(r, LUDA_LANE_STAGED, -1, k - 1) && await(r, LUDA_LANE_TAKEN, -1, k - 3)) {
+        if (k >= 1 && k <= count && await(r, LUDA_LANE_STAGED, -1, k - 1)) {
             sum_window(r, k - 1, gets);
             advance(r, LUDA_LANE_REDUCED, k - 1);
-        }
-        if (k >= 2 && (!gets || await(r, LUDA_LANE_REDUCED, -1, k - 2))) {
-            if (gets)
-                take_window(r, k - 2);
-            advance(r, LUDA_LANE_TAKEN, k - 2);
         }
     }
 }
@@ -302,9 +304,12 @@ luda_status luda__lane_collective(luda_collective_run *run)
     if (whole == 0)
         return LUDA_OK;
     if (bytes <= LUDA_LANE_SMALL || (goes_along(lane, operation, bytes) && !some_in_common(lane, sequence))) {
+        in[0] = call->in;
         for (int q = 0; q < lane->size; q++)
-            in[q] = published(lane, q, sequence, bytes);
+            in[q] = q == call->rank ? call->in : published(lane, q, sequence, bytes);
         luda__share(call, in, NULL);
+        if (lane->size == 2 && bytes > LUDA_LANE_TINY)
+            take_over(lane, call->rank, sequence, bytes);
         return luda__lane_intact(lane, sequence) ? LUDA_OK : overtaken(run);
     }
     if (!lane->processes) {

@@ -357,10 +357,14 @@ luda_status luda__await(luda_wait *wait, luda_need needed, const void *what,
                         bool (*still)(luda_board *board, int rank, const void *what), luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
-    double ask_at = wait->deadline - fmin(wait->timeout / 2, 2.0);
+    double ask_at;
     bool asked = wait->transport->query == NULL, due[LUDA_MAX_RANKS], news = false;
     luda_status status = LUDA_OK;
 
+    /* In a lane nobody looked at the clock so far. */
+    if (wait->deadline == 0)
+        wait->deadline = luda__now() + wait->timeout;
+    ask_at = wait->deadline - fmin(wait->timeout / 2, 2.0);
     pthread_mutex_lock(&board->lock);
     for (;;) {
         double now;
