@@ -1,7 +1,8 @@
 --- Plants faults at random and asks whether a test notices: a factor or a sign in gradient rules, a barrier in CUDA kernels, a
--- header field's comparison in collectives, a byte of a record. Works on a copy of the tree, in build-mutants/.
+-- header field's comparison in collectives, a check or a word of handshakes and sealed frames, a byte of a record. Works on a copy
+-- of the tree, in build-mutants/.
 --
---   build/luda scripts/mutants.lua [rules] [barriers] [headers] [records] [--count 10] [--seed N]
+--   build/luda scripts/mutants.lua [rules] [barriers] [headers] [seals] [records] [--count 10] [--seed N]
 --
 -- Prints the seed, a line for each fault, and "N killed, N survived"; exits 1 if one survived.
 
@@ -97,6 +98,28 @@ KINDS.headers = {
   end,
 }
 
+KINDS.seals = {
+  files = { "runtime/collective/secret.c" },
+  sites = function(path, text, sites)
+    for _, check in ipairs { "frame%->kind != g%->next", "frame%->payload != expected", "!proves%(g, [^)]*%)",
+      "options%->secret_bytes < LEAST", "h%->left == 0", "%(shared%)" } do
+      find_sites(path, text, check, "(false && %0)", sites)
+    end
+    for _, step in ipairs { "luda__frame_write%(frame, g%->words%)", "memcpy%(g%->words [^;]*", "h%->count%+%+",
+      "h%->left %-= bytes", "g%->next = LUDA_FRAME_COUNT", "sodium%.sodium_memzero%(g%->key[^;]*",
+      "g%->words%[[^;]*" } do
+      find_sites(path, text, step, "(void)0", sites)
+    end
+    find_sites(path, text, "%(uint8_t%)purpose", "0", sites)
+    find_sites(path, text, "in%->key%) != 0", "in->key) > 0", sites)
+    find_sites(path, text, "seal%->encrypt %?", "0 ?", sites)
+  end,
+  build = "ninja -C %s collective_secret_test collective_intruder_test collective_door_test",
+  killer = function()
+    return programs { "spec/collective_secret_test", "spec/collective_door_test", "spec/collective_intruder_test" }
+  end,
+}
+
 local function prepare_tree()
   local copied = os.execute("mkdir -p " .. TREE .. " && git ls-files -z | tar --null -T - -cf - | tar -xf - -C " .. TREE)
   assert(copied == 0, "the tree cannot be copied")
@@ -178,7 +201,7 @@ local function main()
     i = i + 1
   end
   if #chosen == 0 then
-    chosen = { "rules", "barriers", "headers", "records" }
+    chosen = { "rules", "barriers", "headers", "seals", "records" }
   end
   print("seed " .. options.seed)
   math.randomseed(options.seed)
