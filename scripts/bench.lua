@@ -2,7 +2,8 @@
 --
 --   luda scripts/bench.lua [SECTION…] [options]        all sections where none is named; --help lists both
 --
--- Needs the library of limits and the ranks of collectives: ninja -C build bench_limits bench_contest. A table appears row by row; the numbers go to build/bench.json.
+-- Needs the library of limits and the ranks of collectives: ninja -C build bench_limits bench_contest. A table appears row by
+-- row; the numbers go to build/bench.json.
 -- Each row takes samples of the limit, of LUDA and of the peer in turn, so that a machine whose speed changes changes all.
 
 local folder = (arg[0]:match("^(.*/)") or "./")
