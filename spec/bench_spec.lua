@@ -215,3 +215,26 @@ describe("scripts/bench.lua", function()
     end
   end)
 end)
+
+describe("the section collectives", function()
+  it("sums over every kind of rank, each against its limit", function()
+    local path = os.tmpname()
+    local text, status = bench("collectives --quick --peer none --json " .. path)
+    local file = assert(io.open(path))
+    local rows = json.decode(file:read("*a")).rows
+    file:close()
+    os.remove(path)
+    assert.equal(0, status, text)
+    local seen = {}
+    for _, row in ipairs(rows) do
+      seen[row.case] = row.limit_kind
+      assert.equal("us", row.unit)
+      assert.is_true(row.value ~= row.limit and row.ratio ~= nil, row.case)
+    end
+    assert.equal("direct sum", seen["2 rank threads, 64 KiB"])
+    assert.equal("direct sum", seen["2 processes, memory in common, 1 MiB"])
+    assert.equal("direct sum", seen["2 processes, 4 B"])
+    assert.equal("exchange", seen["2 processes over TCP, 1 MiB"])
+    assert.equal("from C", seen["2 rank threads, from Lua, 4 B"])
+  end)
+end)

@@ -111,8 +111,9 @@ luda_status luda__random_bytes(void *bytes, size_t count);
 /* --- The network thread (loop.c) --- */
 
 /*
- * One thread per process runs a libuv loop. It is entered through tasks only; a task belongs to whoever posted it until it
- * runs. The thread lives as long as the process and never blocks.
+ * One libuv loop per process, entered through tasks only; a task belongs to whoever posted it until it runs. It is run by
+ * the network thread, which lives as long as the process, or by a thread that waits for what comes from the network; one at
+ * a time. What it runs never blocks, and is called without any lock held: luda__loop_post may run the task at once.
  */
 typedef struct luda_task {
     struct luda_task *next;

@@ -18,6 +18,7 @@ typedef struct contestant {
     float *(*buffer)(struct contestant *c, size_t count);
     void (*sum)(struct contestant *c, float *x, size_t count); /* in place */
     double (*most)(struct contestant *c, double mine);         /* the largest of all ranks; also keeps them together */
+    int sums_nothing; /* only moves bytes */
 } contestant;
 
 typedef float contest_vector __attribute__((vector_size(64), aligned(4), may_alias));
@@ -77,10 +78,13 @@ static inline double contest_loop(contestant *c, float *x, size_t count, int rep
 static inline int contest_right(const contestant *c, const float *x, size_t count)
 {
     float all = (float)(c->size * (c->size + 1) / 2);
-    return x[0] == all && x[count / 2] == all && x[count - 1] == all;
+    for (size_t i = 0; i < count; i++)
+        if (x[i] != all)
+            return c->sums_nothing;
+    return 1;
 }
 
-/* One line a size; exits where a sum is wrong. */
+/* One line a size; exits where an element of the last sum is wrong. */
 static inline void contest_run(contestant *c, double scale, int sizes, char *const *bytes)
 {
     for (int k = 0; k < sizes; k++) {

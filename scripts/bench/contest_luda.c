@@ -67,7 +67,7 @@ static void start(contestant *c, luda_comm *comm)
     if (!s)
         exit(1);
     s->comm = comm;
-    *c = (contestant){ c->rank, c->size, s, buffer, sum, most };
+    *c = (contestant){ c->rank, c->size, s, buffer, sum, most, 0 };
 }
 
 static void end(contestant *c)

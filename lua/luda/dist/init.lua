@@ -39,13 +39,14 @@ end
 
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one. The transport "mpi" (also
 -- LUDA_TRANSPORT=mpi) uses the MPI that started the processes. The secret of the group is `secret`, or stands in the file
--- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange. log_dir: the folder where a call that fails leaves this rank's last
--- calls, as rank-R.calls.txt (else LUDA_LOG_DIR).
----@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?, log_dir: string?}
+-- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange; `connections` is the number of TCP connections between two ranks.
+-- log_dir: the folder where a call that fails leaves this rank's last calls, as rank-R.calls.txt (else LUDA_LOG_DIR).
+---@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?,
+---connections: integer?, log_dir: string?}
 ---@return luda.Comm
 function M.init(options)
   options = args.options("init", options, { timeout = tonumber(os.getenv("LUDA_TIMEOUT")) or 300, device = args.absent,
-    transport = args.absent, secret = args.absent, encrypt = false, log_dir = args.absent })
+    transport = args.absent, secret = args.absent, encrypt = false, connections = args.absent, log_dir = args.absent })
   fault_log.folder = options.log_dir or fault_log.folder
   local ours, transport = M.thread_comm(), options.transport or os.getenv("LUDA_TRANSPORT")
   if ours and options.transport and ours.transport ~= transport then

@@ -68,14 +68,16 @@ function M.rendezvous(options)
   return Rendezvous(out[0])
 end
 
---- Joins a meeting; returns when all ranks have come. encrypt, with a secret, must be the same on all of them. Another
+--- Joins a meeting; returns when all ranks have come. encrypt, with a secret, and connections, the number of TCP connections
+-- for data between two ranks (default: LUDA_CONNECTIONS, or 1), must be the same on all of them. Another
 -- transport than "tcp" takes of rank, size, address and session what it needs.
 ---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, transport: string?,
----  secret: string?, encrypt: boolean?, port: integer?} port: where other ranks connect to this one
+---  secret: string?, encrypt: boolean?, connections: integer?, port: integer?} port: where other ranks connect to this one
 ---@return luda.Comm
 function M.connect(options, place)
   options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
-    size = args.absent, timeout = 300, transport = "tcp", secret = args.absent, encrypt = false, port = 0 })
+    size = args.absent, timeout = 300, transport = "tcp", secret = args.absent, encrypt = false, connections = args.absent,
+    port = 0 })
   if options.transport ~= "tcp" then
     return transport.open(options.transport, options, options)
   elseif type(options.address) ~= "string" then
@@ -119,12 +121,12 @@ end
 
 --- Joins as the environment says.
 ---@param place {rank: integer, size: integer, launcher: string}
----@param options {timeout: number, secret: string?, encrypt: boolean}
+---@param options {timeout: number, secret: string?, encrypt: boolean, connections: integer?}
 function M.join(place, options)
   local file = os.getenv("LUDA_SECRET_FILE")
   local wanted = { address = os.getenv("LUDA_RENDEZVOUS"), session = os.getenv("LUDA_SESSION"), rank = place.rank,
     size = place.size, timeout = options.timeout, secret = options.secret or file and M.read_secret(file) or nil,
-    encrypt = options.encrypt }
+    encrypt = options.encrypt, connections = options.connections }
   if not wanted.address then
     return meet(place, wanted)
   end
