@@ -79,10 +79,13 @@ describe("a pulled cable", function()
         for rank = 0, 3 do
           local seen = group:expect(rank, "failed")
           assert.equal("timeout", seen.code, seen.message)
-          assert.equal(1, #seen.culprits, seen.message)
           local culprit, asker = seen.message:match("rank (%d) does not answer rank (%d)")
-          assert.truthy(culprit == "1" and asker == "2" or culprit == "2" and asker == "1", seen.message)
-          assert.equal(tonumber(culprit), seen.culprits[1])
+          if culprit then
+            assert.truthy(culprit == "1" and asker == "2" or culprit == "2" and asker == "1", seen.message)
+            assert.same({ tonumber(culprit) }, seen.culprits)
+          else -- their word came late to one that both answer
+            assert.truthy(rank % 3 == 0 and seen.message:find("ranks? [12 and]+ sent no data"), seen.message)
+          end
           assert.is_true(seen.at - moment < DEADLINE + PATIENCE)
           processes.measured("cable between two ranks pulled", seen.at - moment)
         end
