@@ -748,6 +748,14 @@ LUDA_API void luda_rendezvous_release(luda_rendezvous *rendezvous); /* closes to
  */
 LUDA_API luda_status luda_comm_connect(const char *address, const char *session, int rank, int size,
                                        const luda_comm_options *options, luda_comm **out);
+/*
+ * The same over a transport by name: "tcp" (or NULL) is luda_comm_connect. "mpi" is a program's rank in an installed MPI that
+ * started it (address and session NULL, rank -1 and size 0: MPI knows). Other names are those of libraries, see
+ * luda_transport.h: libluda_NAME.so beside libluda, or what luda_transport_load opened (it stays open). LUDA_EIO: no such library.
+ */
+LUDA_API luda_status luda_comm_open(const char *transport, const char *address, const char *session, int rank, int size,
+                                    const luda_comm_options *options, luda_comm **out);
+LUDA_API luda_status luda_transport_load(const char *path);
 
 /* The flight record: the last calls, oldest first. Times are seconds since 1970; finished is 0 while the call runs. */
 enum { LUDA_FLIGHT_QUEUED = 0, LUDA_FLIGHT_RUNNING = 1, LUDA_FLIGHT_DONE = 2, LUDA_FLIGHT_FAILED = 3 };

@@ -89,6 +89,16 @@ typedef struct luda_transport {
     void (*dismiss)(void *held);
 } luda_transport;
 
+/*
+ * A transport that luda_comm_open finds by name. Its library is libluda_NAME.so beside libluda, or given to
+ * luda_transport_load, and has a function `luda_status luda_transport_start(void)` that registers it.
+ */
+/* Opens the communicator of this process's rank, from what luda_comm_open was given; says why not with luda_set_error. */
+typedef luda_status (*luda_transport_open)(const char *address, const char *session, int rank, int size,
+                                           const luda_comm_options *options, luda_comm **out);
+/* A name registered twice means the later one. */
+LUDA_API luda_status luda_transport_register(const char *name, luda_transport_open open);
+
 /* A board for `size` ranks of which `resident` lives here, -1: all. */
 LUDA_API luda_status luda_board_new(int size, int resident, luda_board **out);
 LUDA_API void luda_board_retain(luda_board *board);

@@ -96,6 +96,11 @@ describe("a secret", function()
     assert.raises("io", "cannot read /nothing/here", rendezvous.read_secret, "/nothing/here")
   end)
 
+  it("is for connections of LUDA's own", function()
+    assert.raises("unsupported", "mpi: what MPI carries is neither authenticated nor encrypted", dist.init,
+      { transport = "mpi", secret = SECRET })
+  end)
+
   it("in a file may end with a line's end, and keeps every other byte", function()
     for _, text in ipairs { SECRET, SECRET .. "\n", SECRET .. "\r\n" } do
       assert.equal(SECRET, with_file(text, rendezvous.read_secret))

@@ -5,6 +5,7 @@ local args = require "luda.args"
 local class = require "luda.class"
 local ask = require "luda.dist.ask"
 local create = require "luda.create"
+local errors = require "luda.error"
 local scope = require "luda.scope"
 
 local ffi, C = lib.ffi, lib.C
@@ -126,6 +127,25 @@ end
 --- Returns when all ranks have called it.
 function Comm:barrier(options)
   check(self, C.luda_comm_barrier(open(self, "barrier"), call_options(self, "barrier", options, PLAIN)))
+end
+
+--- A new communicator of the ranks that pass the same color, in the order of their keys (then of their ranks); nil for a rank
+-- that passes no color. Every rank takes part.
+---@param color? integer from 0
+---@param options? {key: integer?, timeout: number?}
+---@return luda.Comm?
+function Comm:split(color, options)
+  local pointer, out = open(self, "split"), ffi.new("luda_comm *[1]")
+  options = args.options("split", options, { key = 0, timeout = args.absent })
+  color = color and args.integer("split", "the color", color) or -1
+  if color < -1 then
+    errors.raise("invalid", "split: a color is a whole number from 0, or nil for a rank of no part, not %d", color)
+  end
+  check(self, C.luda_comm_split(pointer, color, args.integer("split", "the key", options.key),
+    call_options(self, "split", { timeout = options.timeout }, PLAIN), out))
+  if out[0] ~= nil then
+    return Comm(out[0], { device = self.device, node = self.node })
+  end
 end
 
 --- Every pending and later call of every rank fails with this text.

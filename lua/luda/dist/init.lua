@@ -68,19 +68,27 @@ function M.thread_comm()
   return debug.getregistry()["luda.dist.thread"]
 end
 
---- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one.
---- The secret of the group is `secret`, or stands in the file LUDA_SECRET_FILE; `encrypt` hides what ranks exchange.
----@param options? {timeout: number?, device: string?, secret: string?, encrypt: boolean?}
+--- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one. The transport "mpi" (also
+-- LUDA_TRANSPORT=mpi) uses the MPI that started the processes. The secret of the group is `secret`, or stands in the file
+-- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange.
+---@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?}
 ---@return luda.Comm
 function M.init(options)
-  options = args.options("init", options, { timeout = 300, device = args.absent, secret = args.absent, encrypt = false })
-  local ours = M.thread_comm()
-  if ours then
+  options = args.options("init", options, { timeout = 300, device = args.absent, transport = args.absent, secret = args.absent,
+    encrypt = false })
+  local ours, transport = M.thread_comm(), options.transport or os.getenv("LUDA_TRANSPORT")
+  if ours and options.transport and ours.transport ~= transport then
+    errors.raise("unsupported", "init: rank threads use the transport '%s'; '%s' is for processes", ours.transport, transport)
+  elseif ours then
     return ours
   end
   local place = from_environment()
   place.device = options.device or os.getenv("LUDA_DEVICE") or "cpu"
-  if place.size == 1 then
+  if transport and transport ~= "tcp" then
+    local known = place.launcher and place or { device = place.device }
+    known.address, known.session = os.getenv("LUDA_RENDEZVOUS"), os.getenv("LUDA_SESSION")
+    return require("luda.dist.transport").open(transport, known, options)
+  elseif place.size == 1 then
     return alone(options.timeout, place)
   end
   return require("luda.dist.rendezvous").join(place, options)
@@ -89,6 +97,7 @@ end
 local LAZY = {
   spawn = "luda.dist.spawn", DataParallel = "luda.dist.parallel", record = "luda.dist.record",
   rendezvous = "luda.dist.rendezvous", connect = "luda.dist.rendezvous", group = "luda.dist.group",
+  load_transport = "luda.dist.transport",
   register = "luda.dist.peers", reset = "luda.dist.peers", Peer = "luda.dist.peers", Config = "luda.dist.peers",
 }
 

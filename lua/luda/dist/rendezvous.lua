@@ -5,6 +5,7 @@ local args = require "luda.args"
 local class = require "luda.class"
 local errors = require "luda.error"
 local Comm = require "luda.dist.comm"
+local transport = require "luda.dist.transport"
 
 local ffi, C = lib.ffi, lib.C
 
@@ -42,20 +43,6 @@ function Rendezvous:missing()
   return list
 end
 
---- What C gets. It points into the secret: nothing may be allocated between this and the call.
-local function settings_of(op, options)
-  local settings, secret = ffi.new("luda_comm_options"), options.secret
-  if secret ~= nil and type(secret) ~= "string" then
-    errors.raise("invalid", "%s: secret must be a string, not a %s", op, type(secret))
-  end
-  settings.size, settings.timeout = ffi.sizeof(settings), args.number(op, "timeout", options.timeout or 0)
-  settings.encrypt = options.encrypt and 1 or 0
-  if secret then
-    settings.secret, settings.secret_bytes = secret, #secret
-  end
-  return settings
-end
-
 --- The secret in a file, without the end of its last line.
 ---@param path string
 ---@return string
@@ -77,23 +64,26 @@ function M.rendezvous(options)
   options = args.options("rendezvous", options, { bind = "127.0.0.1:0", session = args.absent, size = args.absent,
     secret = args.absent })
   local out, size = ffi.new("luda_rendezvous *[1]"), args.integer("rendezvous", "size", options.size)
-  lib.check(C.luda_rendezvous_new(options.bind, options.session, size, settings_of("rendezvous", options), out))
+  lib.check(C.luda_rendezvous_new(options.bind, options.session, size, transport.settings("rendezvous", options), out))
   return Rendezvous(out[0])
 end
 
---- Joins a meeting; returns when all ranks have come. encrypt, with a secret, must be the same on all of them.
----@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, secret: string?,
----  encrypt: boolean?}
+--- Joins a meeting; returns when all ranks have come. encrypt, with a secret, must be the same on all of them. Another
+-- transport than "tcp" takes of rank, size, address and session what it needs.
+---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, transport: string?,
+---  secret: string?, encrypt: boolean?}
 ---@return luda.Comm
 function M.connect(options, place)
   options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
-    size = args.absent, timeout = 300, secret = args.absent, encrypt = false })
-  if type(options.address) ~= "string" then
+    size = args.absent, timeout = 300, transport = "tcp", secret = args.absent, encrypt = false })
+  if options.transport ~= "tcp" then
+    return transport.open(options.transport, options, options)
+  elseif type(options.address) ~= "string" then
     errors.raise("invalid", "connect: address must be \"host:port\", not %s", args.describe(options.address))
   end
   local out, rank, size = ffi.new("luda_comm *[1]"), args.integer("connect", "rank", options.rank),
     args.integer("connect", "size", options.size)
-  lib.check(C.luda_comm_connect(options.address, options.session, rank, size, settings_of("connect", options), out))
+  lib.check(C.luda_comm_connect(options.address, options.session, rank, size, transport.settings("connect", options), out))
   return Comm(out[0], place)
 end
 
