@@ -383,7 +383,7 @@ static int run_poor(const char *role, const char *address, const char *session)
     EXPECT(read(0, &byte, 1) == 1);
     before = cpu_seconds();
     pause_ms(500);
-    EXPECT(cpu_seconds() - before < 0.2);
+    EXPECT(cpu_seconds() - before < 0.05); /* a thread that spins gets more, also beside others */
     while (count > 0)
         close(taken[--count]);
     EXPECT(read(0, &byte, 1) == 1);
