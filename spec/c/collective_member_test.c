@@ -6,6 +6,8 @@
 
 #include <collective/secret.h>
 
+#define FAR ((uint64_t)1 << 40) /* calls ahead of ours */
+
 /* Rank 0 of 2, and the other ends of its connections, which are this test's. */
 typedef struct pair { luda_comm *comm; int ends[LUDA_CHANNELS]; } pair;
 
@@ -108,21 +110,25 @@ static void test_announcements(void)
             announce(&p, a, 0);
             expect_lost(&p, "a call that no rank makes");
         }
-    pair lies = open_pair(), jumps = open_pair();
+    pair lies = open_pair(), jumps = open_pair(), repeats = open_pair();
     luda_announcement later = barrier();
-    later.sequence = 3;
+    later.sequence = FAR;
     announce(&lies, barrier(), 1);
     expect_lost(&lies, "a call that no rank makes");
     announce(&jumps, later, 0);
     expect_lost(&jumps, "a call that no rank makes");
+    later.sequence = 2;
+    announce(&repeats, later, 0);
+    announce(&repeats, later, 0);
+    expect_lost(&repeats, "a call that no rank makes");
 }
 
-/* Frames that are none, or come on the wrong connection, or before what they are about. */
+/* Frames that are none, or come on the wrong connection, or are about a call that nobody can be at. */
 static void test_frames(void)
 {
     static const struct { int channel; luda_frame frame; const char *words; } wrong[] = {
-        { LUDA_CHANNEL_CONTROL, { .kind = LUDA_FRAME_FAULT, .payload = LUDA_FAULT_BYTES, .sequence = 1 }, "it gave up a call" },
-        { LUDA_CHANNEL_CONTROL, { .kind = LUDA_FRAME_ALIVE, .sequence = 2 }, "it waits at a call" },
+        { LUDA_CHANNEL_CONTROL, { .kind = LUDA_FRAME_FAULT, .payload = LUDA_FAULT_BYTES, .sequence = FAR }, "it gave up a call" },
+        { LUDA_CHANNEL_CONTROL, { .kind = LUDA_FRAME_ALIVE, .sequence = FAR }, "it waits at a call" },
         { LUDA_CHANNEL_CONTROL, { .kind = LUDA_FRAME_DATA, .payload = 8 }, "what is no frame" },
         { LUDA_CHANNEL_CONTROL, { .kind = LUDA_FRAME_HELLO }, "what is no frame" },
         { LUDA_CHANNEL_CONTROL, { .kind = LUDA_FRAME_READY, .payload = 38 }, "what is no frame" },
