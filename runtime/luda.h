@@ -645,6 +645,8 @@ typedef struct luda_comm_options {
     const void *secret; /* of luda_rendezvous_new and luda_comm_connect: secret_bytes (at least 16) random bytes; NULL: none */
     size_t secret_bytes;
     int32_t encrypt;   /* of luda_comm_connect, with a secret; equal on all ranks */
+    int32_t connections; /* of luda_comm_connect: TCP connections for data between two ranks, 1 to 64; equal on all ranks.
+                            Default: LUDA_CONNECTIONS in the environment, or 1 */
 } luda_comm_options;
 
 /* The ranks of one process: out[r] is for the thread that is rank r. */
@@ -690,9 +692,20 @@ LUDA_API luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int
 /* Slice q of rank r becomes slice r of rank q. */
 LUDA_API luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
                                           luda_tensor **out);
-/* Buffered: returns before the receiver asks. Shape and dtype travel along. Neither takes part in the order of calls. */
+/*
+ * Buffered: returns before the receiver asks, unless 64 MiB on their way to that rank have not left: then it waits for them,
+ * until the deadline. Shape and dtype travel along. Neither takes part in the order of calls.
+ */
 LUDA_API luda_status luda_comm_send(luda_comm *comm, luda_tensor *tensor, int to, const luda_comm_options *options);
 LUDA_API luda_status luda_comm_recv(luda_comm *comm, int from, const luda_comm_options *options, luda_tensor **out);
+
+/*
+ * A tensor in memory that the ranks of one host share, so that all_reduce_into and whatever reads it need no copy of it:
+ * what buckets of gradients are made of. A call of all ranks, with the same shape and dtype; the values are undefined. Like
+ * any other tensor otherwise, also where ranks are on several hosts. It lives on after the communicator.
+ */
+LUDA_API luda_status luda_comm_empty(luda_comm *comm, luda_dtype dtype, int ndim, const int64_t *shape,
+                                     const luda_comm_options *options, luda_tensor **out);
 
 /*
  * A new group of the ranks that give the same color, in order of key, then of rank. A negative color: *out is NULL.

@@ -87,6 +87,8 @@ typedef struct luda_transport {
     luda_status (*join)(void *state, const char card[LUDA_CARD_BYTES], int rank, int size,
                         const luda_comm_options *options, luda_comm **out);
     void (*dismiss)(void *held);
+    /* Bytes of LUDA_SLOT_MESSAGE messages to a rank of which the transport holds copies. NULL: it holds none. */
+    unsigned long long (*held)(void *state, int to);
 } luda_transport;
 
 /*

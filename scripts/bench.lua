@@ -2,7 +2,8 @@
 --
 --   luda scripts/bench.lua [SECTION…] [options]        all sections where none is named; --help lists both
 --
--- Needs the library of limits: ninja -C build bench_limits. A table appears row by row; the numbers go to build/bench.json.
+-- Needs the library of limits and the ranks of collectives: ninja -C build bench_limits bench_contest. A table appears row by
+-- row; the numbers go to build/bench.json.
 -- Each row takes samples of the limit, of LUDA and of the peer in turn, so that a machine whose speed changes changes all.
 
 local folder = (arg[0]:match("^(.*/)") or "./")
@@ -17,10 +18,11 @@ local report = require "report"
 
 local SECTIONS = {
   "limits", "start", "dispatch", "autograd", "elementwise", "reductions", "softmax", "norms", "casts", "gathers", "transpose",
-  "random", "backward", "matmul", "attention", "conv", "optimizer", "training", "footprint", "data", "records",
+  "random", "backward", "matmul", "attention", "conv", "optimizer", "training", "footprint", "data", "records", "collectives",
 }
 local FILES = {
   "machine", "dispatch", "autograd", "arrays", "products", "optimizers", "training", "footprint", "data", "records",
+  "collectives",
 }
 
 local function take_sections(list)

@@ -25,14 +25,14 @@ double luda__now(void)
 
 /* --- Life --- */
 
-/* Spinning pays only where everybody who may wake us has a core: a rank process also has its network thread. */
-static int spin_microseconds(int size, int resident)
+/* Spinning pays only where everybody who may wake us has a core. */
+static int spin_microseconds(int size)
 {
     const char *wish = getenv("LUDA_SPIN_US");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (wish)
         return atoi(wish);
-    return (resident < 0 ? size : 2 * size) <= cores && size > 1 ? 50 : 0;
+    return size <= cores && size > 1 ? 50 : 0;
 }
 
 static bool is_resident(const luda_board *board, int rank)
@@ -56,9 +56,7 @@ static luda_status allocate(luda_board *board)
         luda_record *record = &board->records[i];
         record->asked = calloc(size, sizeof *record->asked);
         record->here = calloc(size, sizeof *record->here);
-        record->in = calloc(size, sizeof *record->in);
-        record->out = calloc(size, sizeof *record->out);
-        if (!record->asked || !record->here || !record->in || !record->out)
+        if (!record->asked || !record->here)
             return LUDA_ENOMEM;
     }
     return LUDA_OK;
@@ -77,7 +75,7 @@ luda_status luda_board_new(int size, int resident, luda_board **out)
     pthread_mutex_init(&board->lock, NULL);
     board->size = size;
     board->resident = resident;
-    board->spin = spin_microseconds(size, resident);
+    board->spin = spin_microseconds(size);
     if (allocate(board) != LUDA_OK) {
         luda_board_release(board);
         return luda__fail(LUDA_ENOMEM, "comm: no memory for %d ranks", size);
@@ -102,9 +100,8 @@ void luda_board_release(luda_board *board)
     for (int i = 0; i < LUDA_RECORDS; i++) {
         free(board->records[i].asked);
         free(board->records[i].here);
-        free(board->records[i].in);
-        free(board->records[i].out);
     }
+    luda__lane_release(board->lane);
     free(board->seats);
     pthread_mutex_destroy(&board->lock);
     free(board);
@@ -112,17 +109,27 @@ void luda_board_release(luda_board *board)
 
 /* --- Waking and sleeping --- */
 
-void luda__board_wake(luda_board *board)
+static void change(luda_board *board)
 {
     atomic_fetch_add_explicit(&board->pulse, 1, memory_order_release);
+    if (board->networked)
+        luda__loop_wake();
+}
+
+void luda__board_wake(luda_board *board)
+{
+    change(board);
     for (int r = 0; r < board->size; r++)
-        if (is_resident(board, r))
+        if (is_resident(board, r)) {
             pthread_cond_broadcast(&board->seats[r].wake);
+            if (board->lane)
+                luda__lane_ring(board->lane, r);
+        }
 }
 
 void luda__board_wake_one(luda_board *board, int rank)
 {
-    atomic_fetch_add_explicit(&board->pulse, 1, memory_order_release);
+    change(board);
     pthread_cond_broadcast(&board->seats[rank].wake);
 }
 
@@ -133,12 +140,14 @@ static bool spin(luda_board *board, double until)
     bool changed = false;
     pthread_mutex_unlock(&board->lock);
     end = end < until ? end : until;
+    if (board->networked && luda__loop_run(&board->pulse, pulse, end, true))
+        changed = true;
     while (!changed && luda__now() < end) {
         for (int i = 0; i < 32 && !changed; i++)
             changed = atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
     }
     pthread_mutex_lock(&board->lock);
-    return changed || atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
+    return atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse;
 }
 
 /* On a busy machine whoever would wake us is not running: a rank that spun in vain a few times leaves it for a while. */
@@ -160,10 +169,22 @@ void luda__board_sleep(luda_board *board, int rank, double until)
     struct timespec when;
     if (spin_with_luck(board, &board->seats[rank], until))
         return;
+    if (board->networked) {
+        unsigned pulse = atomic_load_explicit(&board->pulse, memory_order_acquire);
+        bool ran;
+        pthread_mutex_unlock(&board->lock);
+        ran = luda__loop_run(&board->pulse, pulse, until, false);
+        pthread_mutex_lock(&board->lock);
+        if (ran || atomic_load_explicit(&board->pulse, memory_order_acquire) != pulse)
+            return;
+        luda__loop_sleepers(1);
+    }
     until = until < 1e15 ? until : 1e15;
     when.tv_sec = (time_t)until;
     when.tv_nsec = (long)((until - (double)when.tv_sec) * 1e9);
     pthread_cond_timedwait(&board->seats[rank].wake, &board->lock, &when);
+    if (board->networked)
+        luda__loop_sleepers(-1);
 }
 
 /* --- Records --- */
@@ -176,12 +197,10 @@ luda_record *luda__board_record(luda_board *board, uint64_t sequence)
         return NULL;
     if (record->sequence < sequence) {
         record->sequence = sequence;
-        record->arrived = record->departed = 0;
+        record->arrived = 0;
         record->settled = record->failed = false;
         record->first = 0;
         memset(record->here, 0, (size_t)board->size * sizeof *record->here);
-        memset(record->in, 0, (size_t)board->size * sizeof *record->in);
-        memset(record->out, 0, (size_t)board->size * sizeof *record->out);
     }
     return record;
 }
@@ -227,6 +246,7 @@ void luda_board_failed(luda_board *board, uint64_t sequence, const luda_comm_fau
     if (sequence == 0 && !board->aborted) {
         board->aborted = true;
         board->abort_fault = *fault;
+        atomic_store(&board->troubled, true);
     } else if (sequence > 0) {
         luda_record *record = luda__board_record(board, sequence);
         if (record && !record->failed) {
@@ -249,6 +269,7 @@ void luda_board_lost(luda_board *board, int lost, int left, const char *text)
                  text   ? text
                  : left ? "left the group"
                         : "connection closed");
+        atomic_store(&board->troubled, true);
     }
     luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
@@ -268,6 +289,8 @@ void luda_board_alive(luda_board *board, int rank, uint64_t sequence, int waitin
 void luda_board_position(luda_board *board, int rank, uint64_t *sequence, int *waiting)
 {
     pthread_mutex_lock(&board->lock);
+    if (board->lane)
+        luda__lane_pull(board, 0);
     *sequence = board->seats[rank].sequence;
     *waiting = board->seats[rank].waiting;
     pthread_mutex_unlock(&board->lock);
@@ -292,7 +315,7 @@ static bool find_earlier_fault(const luda_wait *wait, int rank, luda_comm_fault 
  * Some rank that the call needs is gone: those that died, or, if none did, those that left. One that had arrived may have
  * completed the call (its last) while others are still hearing of it: it gets a moment.
  */
-static bool find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
+bool luda__board_find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
     char who[128];
@@ -318,7 +341,7 @@ static bool find_lost(const luda_wait *wait, const luda_record *record, luda_com
 }
 
 /* Ranks that have not arrived. Who waits as we do is never among them. */
-static void blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
+void luda__board_blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
     char who[128], seen[96] = "";
@@ -369,19 +392,20 @@ bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault)
 
 /* --- A call --- */
 
-void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out)
+double luda__board_patience(const luda_wait *wait)
+{
+    return nobody_lost(wait->board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4);
+}
+
+void luda__board_arrive(luda_wait *wait, const luda_announcement *asked)
 {
     luda_board *board = wait->board;
     luda_record *record;
     pthread_mutex_lock(&board->lock);
     record = arrive(board, wait->rank, asked);
     wait->deadline = (record ? record->first : luda__now()) + wait->timeout;
-    if (record) {
-        record->in[wait->rank] = in;
-        record->out[wait->rank] = out;
-        if (board->resident < 0 && record->arrived == board->size)
-            luda__board_wake(board);
-    }
+    if (record && board->resident < 0 && record->arrived == board->size)
+        luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
     if (wait->transport->announce)
         wait->transport->announce(wait->transport->state, asked);
@@ -416,10 +440,10 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             status = (luda_status)fault->status;
             break;
         }
-        if (find_lost(wait, record, fault)) {
+        if (luda__board_find_lost(wait, record, fault)) {
             mine = true;
         } else if (luda__now() >= wait->deadline) {
-            blame_absent(wait, record, fault);
+            luda__board_blame_absent(wait, record, fault);
             mine = true;
         }
         if (mine) {
@@ -429,36 +453,12 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             luda__board_wake(board);
             break;
         }
-        luda__board_sleep(board, wait->rank,
-                          nobody_lost(board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4));
+        luda__board_sleep(board, wait->rank, luda__board_patience(wait));
     }
     pthread_mutex_unlock(&board->lock);
     if (mine && wait->transport->fail)
         wait->transport->fail(wait->transport->state, wait->sequence, fault);
     return status;
-}
-
-void luda__board_addresses(luda_board *board, uint64_t sequence, const void **in, void **out)
-{
-    luda_record *record;
-    pthread_mutex_lock(&board->lock);
-    record = luda__board_record(board, sequence);
-    memcpy(in, record->in, (size_t)board->size * sizeof *in);
-    memcpy(out, record->out, (size_t)board->size * sizeof *out);
-    pthread_mutex_unlock(&board->lock);
-}
-
-void luda__board_depart(luda_board *board, int rank, uint64_t sequence)
-{
-    luda_record *record;
-    pthread_mutex_lock(&board->lock);
-    record = luda__board_record(board, sequence);
-    record->departed++;
-    if (record->departed == board->size)
-        luda__board_wake(board);
-    while (record->sequence == sequence && record->departed < board->size)
-        luda__board_sleep(board, rank, luda__now() + 1);
-    pthread_mutex_unlock(&board->lock);
 }
 
 void luda__board_over(luda_board *board, int rank, uint64_t sequence)

@@ -2,7 +2,7 @@
  * The operations: what each takes and gives, checked before ranks meet. A rank that finds its arguments wrong still
  * arrives, and refuses there, so that nobody waits for it.
  */
-#include "collective.h"
+#include "lane.h"
 
 #include <string.h>
 
@@ -187,7 +187,6 @@ static luda_status prepare(luda_collective_run *run, const luda_arguments *a)
     LUDA_TRY(host_input(a->tensor, &run->input));
     run->what.in = luda_tensor_data(run->input);
     if (a->in_place) {
-        luda_tensor_retain(run->input);
         run->output = run->input;
         run->what.out = luda_tensor_data(run->output);
     }
@@ -208,7 +207,14 @@ static luda_status move(luda_collective_run *run)
     const luda_transport *transport = &run->comm->transport;
     /* A result that could not be allocated is this rank's trouble: shared memory lets the others finish. */
     luda_status late = operations[run->asked.operation].takes == NOBODY ? LUDA_OK : lay_out(run, &run->what.agreed);
-    luda_status status = transport->collective ? transport->collective(transport->state, &run->what) : LUDA_ENOTSUP;
+    luda_status status = LUDA_ENOTSUP;
+    if (run->wait.board->lane && run->what.agreed.algorithm == LUDA_ALGORITHM_DIRECT) {
+        status = luda__lane_collective(run);
+        return status == LUDA_OK && late != LUDA_OK ? luda__run_fail(run, late) : status;
+    }
+    if (transport->collective)
+        status = transport->collective(transport->state, &run->what);
+    run->mailed = true;
     if (status == LUDA_ENOTSUP && late == LUDA_OK)
         return luda__run_steps(run);
     if (late != LUDA_OK)

@@ -3,6 +3,7 @@
 #include "secret.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -19,13 +20,18 @@ static luda_mesh *mesh_of(const luda_channel *c)
 
 static bool is_data(const luda_channel *c)
 {
-    return c == &c->link->channels[LUDA_CHANNEL_DATA];
+    return c != &c->link->channels[LUDA_CHANNEL_CONTROL];
 }
 
 /* --- The end --- */
 
 void luda__outgoing_free(luda_outgoing *outgoing)
 {
+    luda_link *link = outgoing->channel ? outgoing->channel->link : NULL;
+    if (outgoing->held) {
+        atomic_fetch_sub(&link->held, outgoing->bytes);
+        luda__mail_wake(link->mesh->board, link->mesh->rank);
+    }
     free(outgoing->owned);
     free(outgoing);
 }
@@ -56,7 +62,7 @@ void luda__link_lost(luda_link *link, bool left, const char *text)
     if (link->lost)
         return;
     link->lost = true;
-    for (int i = 0; i < LUDA_CHANNELS; i++)
+    for (int i = 0; i < link->mesh->channels; i++)
         shut(&link->channels[i]);
     uv_close((uv_handle_t *)&link->grace, luda__mesh_handle_closed);
     luda_board_lost(link->mesh->board, link->rank, left, text);
@@ -66,25 +72,43 @@ void luda__link_lost(luda_link *link, bool left, const char *text)
 static void on_grace(uv_timer_t *timer)
 {
     luda_link *link = (luda_link *)((char *)timer - offsetof(luda_link, grace));
-    luda__link_lost(link, false, "connection closed");
+    luda__link_lost(link, false, link->why);
 }
 
-/* What the rank said last may still be on the other connection. */
+static bool all_left(const luda_link *link)
+{
+    for (int i = 0; i < link->mesh->channels; i++)
+        if (!link->channels[i].left)
+            return false;
+    return true;
+}
+
+static bool all_ended(const luda_link *link)
+{
+    for (int i = 0; i < link->mesh->channels; i++)
+        if (!link->channels[i].ended)
+            return false;
+    return true;
+}
+
+/* What the rank said last may still be on another connection. */
 static void end(luda_channel *c, const char *why)
 {
     enum { GRACE_MS = 200 };
     luda_link *link = c->link;
-    luda_channel *other = &link->channels[is_data(c) ? LUDA_CHANNEL_CONTROL : LUDA_CHANNEL_DATA];
     if (c->ended)
         return;
     c->ended = true;
-    if (c->left && other->left) {
+    if (!link->why[0])
+        snprintf(link->why, sizeof link->why, "%s", why);
+    if (all_left(link)) {
         luda__link_lost(link, true, NULL);
-    } else if (other->ended) {
-        luda__link_lost(link, false, why);
+    } else if (all_ended(link)) {
+        luda__link_lost(link, false, link->why);
     } else {
         uv_poll_stop(&c->poll);
-        uv_timer_start(&link->grace, on_grace, GRACE_MS, 0);
+        if (!uv_is_active((uv_handle_t *)&link->grace))
+            uv_timer_start(&link->grace, on_grace, GRACE_MS, 0);
     }
 }
 
@@ -229,7 +253,7 @@ static void alive(luda_channel *c)
 static void left(luda_channel *c)
 {
     c->left = true;
-    if (c->link->channels[LUDA_CHANNEL_DATA].left && c->link->channels[LUDA_CHANNEL_CONTROL].left)
+    if (all_left(c->link))
         luda__link_lost(c->link, true, NULL);
 }
 

@@ -3,6 +3,7 @@
  * those after it connect to it. All with one deadline, in the caller's thread; the mesh takes over the sockets.
  */
 #include "join.h"
+#include "lane.h"
 
 #include <errno.h>
 #include <math.h>
@@ -85,7 +86,7 @@ static luda_status call_out(luda_joining *j, int rank, int channel)
 static bool believable(const luda_joining *j, candidate *c, const luda_frame *frame)
 {
     if (memcmp(frame->session, j->session, LUDA_SESSION_BYTES) != 0 || frame->size != (uint32_t)j->size ||
-        frame->step >= LUDA_CHANNELS)
+        frame->step >= (uint32_t)j->channels)
         return false;
     if (c->outgoing)
         return frame->rank == (uint32_t)c->rank;
@@ -190,7 +191,7 @@ static luda_status take_in(luda_joining *j)
             j->rest = luda__now() + LUDA_EXHAUSTED_MS / 1000.0;
             break;
         }
-        if (exhausted || j->strangers >= STRANGERS + LUDA_CHANNELS * j->size)
+        if (exhausted || j->strangers >= STRANGERS + j->channels * j->size)
             forget_oldest_stranger(j);
         if (fd >= 0) {
             candidate *c = &j->candidates[j->count++];
@@ -208,7 +209,7 @@ static bool all_connected(const luda_joining *j, uint8_t *missing)
     bool all = true;
     memset(missing, 0, LUDA_MAX_RANKS / 8);
     for (int r = 0; r < j->size; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             if (r != j->rank && j->connections[r][i].fd < 0) {
                 missing[r / 8] |= (uint8_t)(1 << (r % 8));
                 all = false;
@@ -221,7 +222,7 @@ static luda_status connect_all(luda_joining *j)
     uint8_t missing[LUDA_MAX_RANKS / 8];
     luda_status status = LUDA_OK;
     for (int r = 0; r < j->rank; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             LUDA_TRY(call_out(j, r, i));
     while (status == LUDA_OK && !all_connected(j, missing)) {
         double left = j->deadline - luda__now();
@@ -249,10 +250,23 @@ static luda_status connect_all(luda_joining *j)
 
 /* --- The whole --- */
 
+static luda_status choose_channels(luda_joining *j, const luda_comm_options *options)
+{
+    const char *wish = getenv("LUDA_CONNECTIONS");
+    luda_comm_options given;
+    int chosen;
+    LUDA_TRY(luda__options(options, &given));
+    chosen = given.connections ? given.connections : wish ? atoi(wish) : 1;
+    if (chosen < 1 || chosen > LUDA_MOST_CONNECTIONS)
+        return luda__fail(LUDA_EINVAL, "connect: %d connections; 1 to %d are possible", chosen, LUDA_MOST_CONNECTIONS);
+    j->channels = 1 + chosen;
+    return LUDA_OK;
+}
+
 static luda_status allocate(luda_joining *j)
 {
     size_t size = (size_t)j->size;
-    j->most = STRANGERS + 2 * LUDA_CHANNELS * j->size;
+    j->most = STRANGERS + 2 * j->channels * j->size;
     j->table = calloc(size, sizeof *j->table);
     j->connections = calloc(size, sizeof *j->connections);
     j->candidates = calloc((size_t)j->most, sizeof *j->candidates);
@@ -278,7 +292,7 @@ static void close_door(luda_joining *j)
 static void free_all(luda_joining *j, bool connected)
 {
     for (int r = 0; r < j->size && j->connections && !connected; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < j->channels; i++)
             luda__disconnect(&j->connections[r][i]);
     free(j->polls);
     free(j->candidates);
@@ -292,6 +306,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     luda_joining j = { .rank = rank, .size = size, .server.fd = -1, .listener = -1, .origin.secret = secret };
     luda_address server;
     luda_status status;
+    luda_comm *comm = NULL;
     bool connected = false;
     if (size < 1 || size > LUDA_MAX_RANKS || rank < 0 || rank >= size)
         return luda__fail(LUDA_EINVAL, "connect: rank %d of %d ranks; up to %d are possible", rank, size,
@@ -301,6 +316,7 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     LUDA_TRY(luda__address_parse(address, &server));
     if (!secret)
         LUDA_TRY(luda__address_check(&server, "connect"));
+    LUDA_TRY(choose_channels(&j, options));
     if (size == 1)
         return luda_comm_new_local_group(1, options, out);
     j.timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
@@ -312,7 +328,13 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
 done:
     close_door(&j);
     if (connected)
-        status = luda__mesh_comm(rank, size, j.connections, &j.origin, options, out);
+        status = luda__mesh_comm(rank, size, j.channels, j.connections, &j.origin, options, &comm);
+    if (status == LUDA_OK)
+        status = luda__lane_open(comm, j.deadline);
+    if (status == LUDA_OK)
+        *out = comm;
+    else
+        luda_comm_release(comm);
     free_all(&j, connected);
     return status;
 }

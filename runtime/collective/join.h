@@ -7,7 +7,7 @@
 #include <poll.h>
 
 typedef struct luda_joining {
-    int rank, size, listener;
+    int rank, size, channels, listener;
     luda_connection server;
     double timeout, deadline;
     double rest; /* until then nobody is taken in: descriptors ran out */

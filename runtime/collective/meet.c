@@ -95,6 +95,7 @@ static luda_status say_join(luda_joining *j)
         LUDA_TRY(luda__listen(&here, LUDA_BACKLOG, &j->listener));
     getsockname(j->listener, (struct sockaddr *)&here.storage, &here.length);
     frame.payload = 2;
+    frame.slot = (uint32_t)(j->channels - 1);
     luda__frame_write(&frame, bytes);
     bytes[LUDA_FRAME_BYTES] = (uint8_t)luda__address_port(&here);
     bytes[LUDA_FRAME_BYTES + 1] = (uint8_t)(luda__address_port(&here) >> 8);

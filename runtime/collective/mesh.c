@@ -13,6 +13,8 @@ static void free_mesh(luda_mesh *mesh)
 {
     luda_board_release(mesh->board);
     luda__secret_release(mesh->origin.secret);
+    for (int r = 0; r < mesh->size; r++)
+        free(mesh->links[r].channels);
     free(mesh->links);
     free(mesh);
 }
@@ -36,7 +38,7 @@ static luda_status open_link(luda_link *link, uv_loop_t *loop)
     uv_timer_init(loop, &link->grace);
     link->grace.data = link->mesh;
     link->mesh->handles++;
-    for (int i = 0; i < LUDA_CHANNELS && status == LUDA_OK; i++)
+    for (int i = 0; i < link->mesh->channels && status == LUDA_OK; i++)
         status = luda__channel_open(&link->channels[i], loop);
     return status;
 }
@@ -86,7 +88,7 @@ static void release_mesh(void *arg, uv_loop_t *loop)
     luda_mesh *mesh = arg;
     mesh->released = true;
     for (int r = 0; r < mesh->size; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < mesh->channels && r != mesh->rank; i++)
             if (mesh->links[r].channels[i].open)
                 shutdown(mesh->links[r].channels[i].connection.fd, SHUT_WR);
     uv_timer_start(&mesh->linger, on_linger, LINGER_MS, 0);
@@ -116,6 +118,10 @@ static luda_status post_frame(luda_mesh *mesh, int to, int channel, const luda_f
     o->data = o->owned ? o->owned : data;
     o->bytes = frame->payload;
     o->counted = !copy;
+    if (frame->kind == LUDA_FRAME_DATA && copy) {
+        o->held = true;
+        atomic_fetch_add(&mesh->links[to].held, o->bytes);
+    }
     luda__frame_write(frame, o->header);
     status = luda__loop_post(&o->task);
     if (status != LUDA_OK)
@@ -164,7 +170,11 @@ static luda_status mesh_send(void *state, int to, luda_slot_name slot, const voi
     luda_frame frame = {
         .kind = LUDA_FRAME_DATA, .payload = bytes, .sequence = slot.sequence, .step = slot.step, .slot = slot.kind
     };
-    return post_frame(state, to, LUDA_CHANNEL_DATA, &frame, data, slot.kind == LUDA_SLOT_MESSAGE);
+    /* Equal slots, and messages of equal tags, take the same connection: there they arrive in order. */
+    uint64_t which = slot.kind == LUDA_SLOT_MESSAGE ? slot.sequence : slot.step;
+    int channel = (int)(which % (uint64_t)(((luda_mesh *)state)->channels - 1));
+    return post_frame(state, to, channel == 0 ? LUDA_CHANNEL_DATA : LUDA_CHANNEL_CONTROL + channel, &frame, data,
+                      slot.kind == LUDA_SLOT_MESSAGE);
 }
 
 /* A frame that is partly out must be finished, from a copy. */
@@ -189,29 +199,33 @@ static luda_outgoing *withdraw_frame(luda_outgoing *o)
     return o;
 }
 
+static void withdraw_channel(luda_channel *c)
+{
+    luda_outgoing *kept = NULL, *last = NULL;
+    for (luda_outgoing *o = c->first; o;) {
+        luda_outgoing *next = o->next, *left = withdraw_frame(o);
+        if (left == o) {
+            o->next = NULL;
+            if (last)
+                last->next = o;
+            else
+                kept = o;
+            last = o;
+        }
+        o = next;
+    }
+    c->first = kept;
+    c->last = last;
+    if (kept && !kept->data && kept->bytes > 0)
+        luda__link_lost(c->link, false, "no memory for what was on its way");
+}
+
 static void run_withdraw(void *arg, uv_loop_t *loop)
 {
     luda_mesh *mesh = arg;
-    for (int r = 0; r < mesh->size; r++) {
-        luda_channel *c = &mesh->links[r].channels[LUDA_CHANNEL_DATA];
-        luda_outgoing *kept = NULL, *last = NULL;
-        for (luda_outgoing *o = c->first; o;) {
-            luda_outgoing *next = o->next, *left = withdraw_frame(o);
-            if (left == o) {
-                o->next = NULL;
-                if (last)
-                    last->next = o;
-                else
-                    kept = o;
-                last = o;
-            }
-            o = next;
-        }
-        c->first = kept;
-        c->last = last;
-        if (kept && !kept->data && kept->bytes > 0)
-            luda__link_lost(&mesh->links[r], false, "no memory for what was on its way");
-    }
+    for (int r = 0; r < mesh->size; r++)
+        for (int i = 0; i < mesh->channels && r != mesh->rank; i++)
+            withdraw_channel(&mesh->links[r].channels[i]);
 }
 
 static void mesh_withdraw(void *state)
@@ -229,7 +243,7 @@ static void run_pending(void *arg, uv_loop_t *loop)
     pending *p = arg;
     p->any = false;
     for (int r = 0; r < p->mesh->size; r++)
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < p->mesh->channels && r != p->mesh->rank; i++)
             p->any |= luda__channel_busy(&p->mesh->links[r].channels[i]);
 }
 
@@ -240,7 +254,7 @@ static void mesh_close(void *state)
     pending p = { mesh, true };
     luda_frame frame = { .kind = LUDA_FRAME_LEAVE };
     double end = luda__now() + 1;
-    for (int i = 0; i < LUDA_CHANNELS; i++)
+    for (int i = 0; i < mesh->channels; i++)
         post_to_all(mesh, i, &frame, NULL);
     while (p.any && luda__now() < end && luda__loop_call(run_pending, &p) == LUDA_OK)
         if (p.any)
@@ -275,13 +289,38 @@ static luda_status mesh_join(void *state, const char card[LUDA_CARD_BYTES], int 
 {
     const luda_mesh *mesh = state;
     char session[2 * LUDA_SESSION_BYTES + 1] = "";
+    luda_comm_options chosen;
+    LUDA_TRY(luda__options(options, &chosen));
+    chosen.size = sizeof chosen;
+    chosen.connections = mesh->channels - 1;
     memcpy(session, card, sizeof session - 1);
-    return luda__comm_connect(card + sizeof session, session, rank, size, mesh->origin.secret, options, out);
+    return luda__comm_connect(card + sizeof session, session, rank, size, mesh->origin.secret, &chosen, out);
 }
 
-static luda_mesh *new_mesh(int rank, int size, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin)
+static unsigned long long mesh_held(void *state, int to)
+{
+    return atomic_load(&((luda_mesh *)state)->links[to].held);
+}
+
+static bool fill_link(luda_link *link, luda_mesh *mesh, int rank, const luda_connection *connections)
+{
+    link->mesh = mesh;
+    link->rank = rank;
+    if (rank == mesh->rank)
+        return true;
+    link->channels = calloc((size_t)mesh->channels, sizeof *link->channels);
+    for (int i = 0; i < mesh->channels && link->channels; i++) {
+        link->channels[i].link = link;
+        link->channels[i].connection = connections[i];
+    }
+    return link->channels;
+}
+
+static luda_mesh *new_mesh(int rank, int size, int channels, luda_connection (*connections)[LUDA_CHANNELS],
+                           const luda_origin *origin)
 {
     luda_mesh *mesh = calloc(1, sizeof *mesh);
+    bool whole = true;
     if (!mesh || !(mesh->links = calloc((size_t)size, sizeof *mesh->links)) ||
         luda_board_new(size, rank, &mesh->board) != LUDA_OK) {
         if (mesh)
@@ -289,22 +328,22 @@ static luda_mesh *new_mesh(int rank, int size, luda_connection (*connections)[LU
         free(mesh);
         return NULL;
     }
+    mesh->board->networked = true;
     mesh->rank = rank;
     mesh->size = size;
+    mesh->channels = channels;
     mesh->origin = *origin;
     luda__secret_retain(mesh->origin.secret);
-    for (int r = 0; r < size; r++) {
-        mesh->links[r].mesh = mesh;
-        mesh->links[r].rank = r;
-        for (int i = 0; i < LUDA_CHANNELS; i++) {
-            mesh->links[r].channels[i].link = &mesh->links[r];
-            mesh->links[r].channels[i].connection = connections[r][i];
-        }
+    for (int r = 0; r < size; r++)
+        whole = fill_link(&mesh->links[r], mesh, r, connections[r]) && whole;
+    if (!whole) {
+        free_mesh(mesh);
+        return NULL;
     }
     return mesh;
 }
 
-luda_status luda__mesh_comm(int rank, int size, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin,
+luda_status luda__mesh_comm(int rank, int size, int channels, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin,
                             const luda_comm_options *options, luda_comm **out)
 {
     luda_transport transport = { .size = sizeof transport,
@@ -318,14 +357,15 @@ luda_status luda__mesh_comm(int rank, int size, luda_connection (*connections)[L
                                  .release = mesh_release,
                                  .lead = mesh_lead,
                                  .dismiss = mesh_dismiss,
-                                 .join = mesh_join };
-    luda_mesh *mesh = new_mesh(rank, size, connections, origin);
+                                 .join = mesh_join,
+                                 .held = mesh_held };
+    luda_mesh *mesh = new_mesh(rank, size, channels, connections, origin);
     opening o = { .mesh = mesh };
     luda_status status =
         mesh ? luda__loop_call(open_mesh, &o) : luda__fail(LUDA_ENOMEM, "network: no memory for %d ranks", size);
     if (status != LUDA_OK) {
         for (int r = 0; r < size; r++)
-            for (int i = 0; i < LUDA_CHANNELS && r != rank; i++)
+            for (int i = 0; i < channels && r != rank; i++)
                 luda__disconnect(&connections[r][i]);
         if (mesh)
             free_mesh(mesh);

@@ -1,6 +1,6 @@
 /*
- * The mesh: two connections to every other rank, one for data and one for control. Everything here belongs to the network
- * thread; the main thread only posts tasks.
+ * The mesh: connections to every other rank, one or several for data and one for control. Everything here belongs to
+ * whoever runs the network loop; other threads only post tasks.
  */
 #ifndef LUDA_MESH_H
 #define LUDA_MESH_H
@@ -21,6 +21,7 @@ typedef struct luda_outgoing {
     uint8_t *owned; /* what is freed with it, or NULL */
     uint64_t bytes, sent; /* of data; of header and data together */
     bool counted;   /* the board hears when it is out */
+    bool held;      /* the link counts its copy */
 } luda_outgoing;
 
 struct luda_channel {
@@ -44,13 +45,15 @@ struct luda_link {
     luda_mesh *mesh;
     int rank;
     bool lost;
-    luda_channel channels[LUDA_CHANNELS];
-    uv_timer_t grace; /* one of the connections ended: the other is read a moment longer */
+    luda_channel *channels; /* [mesh->channels] */
+    uv_timer_t grace; /* one of the connections ended: the others are read a moment longer */
+    char why[64];     /* it did */
+    atomic_ullong held; /* bytes of messages that were copied and are not out */
 };
 
 struct luda_mesh {
     luda_board *board;
-    int rank, size;
+    int rank, size, channels;
     int handles; /* open libuv handles; the mesh is freed after the last */
     bool released;
     uv_timer_t linger;
@@ -65,7 +68,7 @@ void luda__channel_send(luda_outgoing *outgoing);
 void luda__outgoing_free(luda_outgoing *outgoing);
 /* Something is not out yet. */
 bool luda__channel_busy(const luda_channel *channel);
-/* The rank is gone: closes both connections and tells the board. */
+/* The rank is gone: closes all connections and tells the board. */
 void luda__link_lost(luda_link *link, bool left, const char *text);
 void luda__mesh_handle_closed(uv_handle_t *handle); /* with handle->data the mesh */
 /* Frees a released mesh after its last link. */

@@ -56,6 +56,7 @@ static luda_status post_out(luda_collective_run *run, int to, luda_slot_name nam
 static luda_status send_tensor(luda_collective_run *run, luda_tensor *tensor, int to, int tag)
 {
     header h = { .dtype = -1 };
+    luda_comm_fault fault;
     luda_device cpu = { LUDA_CPU, 0 };
     LUDA_TRY(check_peer(run, to));
     if (!tensor)
@@ -68,6 +69,9 @@ static luda_status send_tensor(luda_collective_run *run, luda_tensor *tensor, in
     memcpy(h.shape, luda_tensor_shape(tensor), (size_t)h.ndim * sizeof(int64_t));
     LUDA_TRY(luda_tensor_new((luda_dtype)h.dtype, cpu, h.ndim, h.shape, &run->input));
     LUDA_TRY(luda__copy(tensor, run->input));
+    /* Before the header: what fails is a whole message. */
+    if (to != run->comm->rank && luda__mail_await_room(&run->wait, to, &fault) != LUDA_OK)
+        return luda__run_fault(run, &fault);
     LUDA_TRY(post_out(run, to, slot(tag, HEADER), &h, sizeof h));
     if (luda_tensor_numel(tensor) == 0)
         return LUDA_OK;

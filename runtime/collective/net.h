@@ -125,7 +125,8 @@ luda_status luda__loop_call(void (*run)(void *arg, uv_loop_t *loop), void *arg);
 
 /* --- The mesh (mesh.c) --- */
 
-enum { LUDA_CHANNEL_DATA = 0, LUDA_CHANNEL_CONTROL = 1, LUDA_CHANNELS = 2 };
+/* Between two ranks: a channel for data, one for control, and more for data. */
+enum { LUDA_CHANNEL_DATA = 0, LUDA_CHANNEL_CONTROL = 1, LUDA_MOST_CONNECTIONS = 64, LUDA_CHANNELS = 1 + LUDA_MOST_CONNECTIONS };
 
 /* What the parts of a group inherit from it. */
 typedef struct luda_origin {
@@ -133,8 +134,8 @@ typedef struct luda_origin {
     luda_address here;   /* where this rank is reached; the port is 0 */
 } luda_origin;
 
-/* Takes over connections, [size][LUDA_CHANNELS], none for this rank itself; also on failure. */
-luda_status luda__mesh_comm(int rank, int size, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin,
+/* Takes over connections, `channels` in each row, none for this rank itself; also on failure. */
+luda_status luda__mesh_comm(int rank, int size, int channels, luda_connection (*connections)[LUDA_CHANNELS], const luda_origin *origin,
                             const luda_comm_options *options, luda_comm **out);
 
 /* --- Meeting, with a secret or NULL (rendezvous.c, join.c) --- */

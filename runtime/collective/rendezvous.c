@@ -26,6 +26,7 @@ typedef struct guest {
     luda_address address;
     luda_greeting greeting; /* where there is a secret */
     uint32_t claimed;       /* the rank it says it is, before it has proved anything */
+    uint32_t connections;   /* it wants between any two ranks */
 } guest;
 
 struct luda_rendezvous {
@@ -159,9 +160,15 @@ static void join(guest *g, const luda_frame *frame)
                      g->greeting.encrypt ? (int)frame->rank : r, g->greeting.encrypt ? r : (int)frame->rank);
             refuse(g, why);
             return;
+        } else if (home->joined[r] && home->joined[r]->connections != frame->slot) {
+            snprintf(why, sizeof why, "rank %u has connections=%u and rank %d has %u; it must be equal on all ranks",
+                     frame->rank, frame->slot, r, home->joined[r]->connections);
+            refuse(g, why);
+            return;
         }
     luda__address_set_port(&g->address, g->bytes[LUDA_FRAME_BYTES] | g->bytes[LUDA_FRAME_BYTES + 1] << 8);
     g->rank = (int)frame->rank;
+    g->connections = frame->slot;
     home->strangers--;
     pthread_mutex_lock(&home->lock);
     home->joined[g->rank] = g;

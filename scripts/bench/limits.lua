@@ -166,12 +166,12 @@ local function first_line(path)
   return line or ""
 end
 
---- CPU seconds that a process has used.
-local function cpu_of(pid)
-  local rest, ticks, i = first_line(("/proc/%d/stat"):format(pid)):match("%) (.*)$") or "", 0, 0
+--- CPU seconds that a process has used, or (with offset 2) those of its children that have ended.
+local function cpu_of(pid, offset)
+  local rest, ticks, i = first_line(("/proc/%s/stat"):format(pid)):match("%) (.*)$") or "", 0, 0
   for field in rest:gmatch("%S+") do
     i = i + 1
-    if i == 12 or i == 13 then -- user and system time
+    if i == 12 + offset or i == 13 + offset then -- user and system time
       ticks = ticks + tonumber(field)
     end
   end
@@ -195,9 +195,9 @@ end
 ---@return fun(): number
 function M.foreign(cores, pids)
   local function own()
-    local sum = C.luda_limits_cpu()
+    local sum = C.luda_limits_cpu() + cpu_of("self", 2)
     for _, pid in ipairs(pids) do
-      sum = sum + cpu_of(pid)
+      sum = sum + cpu_of(pid, 0)
     end
     return sum
   end

@@ -9,28 +9,29 @@
 #define FAR ((uint64_t)1 << 40) /* calls ahead of ours */
 
 /* Rank 0 of 2, and the other ends of its connections, which are this test's. */
-typedef struct pair { luda_comm *comm; int ends[LUDA_CHANNELS]; } pair;
+enum { CHANNELS = 2 };
+typedef struct pair { luda_comm *comm; int ends[CHANNELS]; } pair;
 
 static pair open_pair(void)
 {
-    luda_connection connections[2][LUDA_CHANNELS];
+    static luda_connection connections[2][LUDA_CHANNELS];
     luda_origin origin = { 0 };
     luda_comm_options options = { .size = sizeof options, .timeout = 10 };
     pair p;
-    for (int i = 0; i < LUDA_CHANNELS; i++) {
+    for (int i = 0; i < CHANNELS; i++) {
         int both[2];
         EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, both) == 0);
         connections[0][i] = (luda_connection){ .fd = -1 };
         connections[1][i] = (luda_connection){ .fd = both[0] };
         p.ends[i] = both[1];
     }
-    EXPECT_OK(luda__mesh_comm(0, 2, connections, &origin, &options, &p.comm));
+    EXPECT_OK(luda__mesh_comm(0, 2, CHANNELS, connections, &origin, &options, &p.comm));
     return p;
 }
 
 static void close_pair(pair *p)
 {
-    for (int i = 0; i < LUDA_CHANNELS; i++)
+    for (int i = 0; i < CHANNELS; i++)
         close(p->ends[i]);
     luda_comm_release(p->comm);
 }

@@ -308,7 +308,7 @@ static void test_waiting_rank(void)
 {
     uint8_t bytes[LUDA_FRAME_BYTES + 2], answer[LUDA_FRAME_BYTES + 2 * LUDA_ADDRESS_BYTES];
     luda_rendezvous *home;
-    luda_frame frame = { .kind = LUDA_FRAME_JOIN, .payload = 2, .rank = 1, .size = 2 };
+    luda_frame frame = { .kind = LUDA_FRAME_JOIN, .payload = 2, .slot = 1, .rank = 1, .size = 2 };
     pthread_t thread;
     applicant a;
     int fd, port;

@@ -70,12 +70,13 @@ end
 
 --- Joins the group that the launcher made: `luda run`, torchrun, mpirun or srun; alone without one. The transport "mpi" (also
 -- LUDA_TRANSPORT=mpi) uses the MPI that started the processes. The secret of the group is `secret`, or stands in the file
--- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange.
----@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?}
+-- LUDA_SECRET_FILE; `encrypt` hides what ranks exchange; `connections` is the number of TCP connections between two ranks.
+---@param options? {timeout: number?, device: string?, transport: string?, secret: string?, encrypt: boolean?,
+---connections: integer?}
 ---@return luda.Comm
 function M.init(options)
   options = args.options("init", options, { timeout = 300, device = args.absent, transport = args.absent, secret = args.absent,
-    encrypt = false })
+    encrypt = false, connections = args.absent })
   local ours, transport = M.thread_comm(), options.transport or os.getenv("LUDA_TRANSPORT")
   if ours and options.transport and ours.transport ~= transport then
     errors.raise("unsupported", "init: rank threads use the transport '%s'; '%s' is for processes", ours.transport, transport)

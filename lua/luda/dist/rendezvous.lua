@@ -68,14 +68,15 @@ function M.rendezvous(options)
   return Rendezvous(out[0])
 end
 
---- Joins a meeting; returns when all ranks have come. encrypt, with a secret, must be the same on all of them. Another
+--- Joins a meeting; returns when all ranks have come. encrypt, with a secret, and connections, the number of TCP connections
+-- for data between two ranks (default: LUDA_CONNECTIONS, or 1), must be the same on all of them. Another
 -- transport than "tcp" takes of rank, size, address and session what it needs.
 ---@param options {address: string, session: string?, rank: integer, size: integer, timeout: number?, transport: string?,
----  secret: string?, encrypt: boolean?}
+---  secret: string?, encrypt: boolean?, connections: integer?}
 ---@return luda.Comm
 function M.connect(options, place)
   options = args.options("connect", options, { address = args.absent, session = args.absent, rank = args.absent,
-    size = args.absent, timeout = 300, transport = "tcp", secret = args.absent, encrypt = false })
+    size = args.absent, timeout = 300, transport = "tcp", secret = args.absent, encrypt = false, connections = args.absent })
   if options.transport ~= "tcp" then
     return transport.open(options.transport, options, options)
   elseif type(options.address) ~= "string" then
@@ -89,7 +90,7 @@ end
 
 --- Joins as the environment says.
 ---@param place {rank: integer, size: integer, launcher: string}
----@param options {timeout: number, secret: string?, encrypt: boolean}
+---@param options {timeout: number, secret: string?, encrypt: boolean, connections: integer?}
 function M.join(place, options)
   local address = os.getenv("LUDA_RENDEZVOUS")
   if not address then
@@ -98,7 +99,8 @@ function M.join(place, options)
   end
   local file = os.getenv("LUDA_SECRET_FILE")
   return M.connect({ address = address, session = os.getenv("LUDA_SESSION"), rank = place.rank, size = place.size,
-    timeout = options.timeout, secret = options.secret or file and M.read_secret(file), encrypt = options.encrypt }, place)
+    timeout = options.timeout, secret = options.secret or file and M.read_secret(file), encrypt = options.encrypt,
+    connections = options.connections }, place)
 end
 
 return M

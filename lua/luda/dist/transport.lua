@@ -19,7 +19,7 @@ function M.load_transport(path)
 end
 
 --- What C gets. It points into the secret: nothing may be allocated between this and the call.
----@param options {timeout: number?, secret: string?, encrypt: boolean?}
+---@param options {timeout: number?, secret: string?, encrypt: boolean?, connections: integer?}
 function M.settings(op, options)
   local settings, secret = ffi.new("luda_comm_options"), options.secret
   if secret ~= nil and type(secret) ~= "string" then
@@ -27,6 +27,12 @@ function M.settings(op, options)
   end
   settings.size, settings.timeout = ffi.sizeof(settings), args.number(op, "timeout", options.timeout or 0)
   settings.encrypt = options.encrypt and 1 or 0
+  if options.connections then
+    settings.connections = args.integer(op, "connections", options.connections)
+    if settings.connections < 1 then -- 0 would be C's default
+      errors.raise("invalid", "%s: %d connections; 1 to 64 are possible", op, settings.connections)
+    end
+  end
   if secret then
     settings.secret, settings.secret_bytes = secret, #secret
   end
