@@ -334,7 +334,7 @@ done:
     close_door(&j);
     if (connected)
         status = luda__mesh_comm(rank, size, j.channels, j.connections, &j.origin, options, &comm);
-    if (connected && status == LUDA_OK)
+    if (status == LUDA_OK)
         status = luda__lane_open(comm, j.deadline);
     if (status == LUDA_OK)
         *out = comm;

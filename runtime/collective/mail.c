@@ -124,11 +124,9 @@ static luda_mail *new_mail(luda_board *board, int to, int from, luda_slot_name s
 
 enum { FIRST_ROOM = 1 << 20 };
 
-/* Of a call that is over, or of one that no rank can be at. */
 static bool stale(const luda_seat *seat, luda_slot_name slot)
 {
-    return slot.kind == LUDA_SLOT_STEP &&
-           (slot.sequence <= seat->over || slot.sequence > seat->sequence + LUDA_RECORDS);
+    return slot.kind == LUDA_SLOT_STEP && slot.sequence <= seat->over;
 }
 
 /* Room for more of what nobody expects yet; without memory the rest is dropped as it comes. */

@@ -30,7 +30,7 @@ static bool missing_becomes(luda_rendezvous *home, int count)
 static void send_join(int fd, const meeting *m, uint32_t rank, uint32_t size)
 {
     uint8_t bytes[LUDA_FRAME_BYTES + 2] = { 0 };
-    luda_frame frame = { .kind = LUDA_FRAME_JOIN, .payload = 2, .rank = rank, .size = size };
+    luda_frame frame = { .kind = LUDA_FRAME_JOIN, .payload = 2, .slot = 1, .rank = rank, .size = size };
     luda__session_parse(m->session, frame.session);
     luda__frame_write(&frame, bytes);
     EXPECT(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) == sizeof bytes);

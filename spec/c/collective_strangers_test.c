@@ -308,7 +308,7 @@ static void test_waiting_rank(void)
 {
     uint8_t bytes[LUDA_FRAME_BYTES + 2], answer[LUDA_FRAME_BYTES + 2 * LUDA_ADDRESS_BYTES];
     luda_rendezvous *home;
-    luda_frame frame = { .kind = LUDA_FRAME_JOIN, .payload = 2, .rank = 1, .size = 2 };
+    luda_frame frame = { .kind = LUDA_FRAME_JOIN, .payload = 2, .slot = 1, .rank = 1, .size = 2 };
     pthread_t thread;
     applicant a;
     int fd, port;
@@ -383,7 +383,7 @@ static int run_poor(const char *role, const char *address, const char *session)
     EXPECT(read(0, &byte, 1) == 1);
     before = cpu_seconds();
     pause_ms(500);
-    EXPECT(cpu_seconds() - before < 0.2);
+    EXPECT(cpu_seconds() - before < 0.05); /* a thread that spins gets more, also beside others */
     while (count > 0)
         close(taken[--count]);
     EXPECT(read(0, &byte, 1) == 1);

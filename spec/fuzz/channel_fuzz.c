@@ -6,7 +6,7 @@
 
 #include <collective/mesh.h>
 
-enum { SIZE = 3, EXPECTED = 64 };
+enum { SIZE = 3, CHANNELS = 2, EXPECTED = 64 };
 
 static void query_nobody(void *state)
 {
@@ -14,12 +14,13 @@ static void query_nobody(void *state)
 
 static const luda_transport silence = { .size = sizeof silence, .name = "silence", .query = query_nobody };
 
-static luda_mesh *open_mesh(uv_loop_t *loop, luda_board *board, int ends[SIZE][LUDA_CHANNELS])
+static luda_mesh *open_mesh(uv_loop_t *loop, luda_board *board, int ends[SIZE][CHANNELS])
 {
     luda_mesh *mesh = calloc(1, sizeof *mesh);
     mesh->links = calloc(SIZE, sizeof *mesh->links);
     mesh->board = board;
     mesh->size = SIZE;
+    mesh->channels = CHANNELS;
     uv_timer_init(loop, &mesh->linger);
     mesh->linger.data = mesh;
     mesh->handles++;
@@ -27,7 +28,8 @@ static luda_mesh *open_mesh(uv_loop_t *loop, luda_board *board, int ends[SIZE][L
         luda_link *link = &mesh->links[r];
         link->mesh = mesh;
         link->rank = r;
-        for (int i = 0; i < LUDA_CHANNELS; i++) {
+        link->channels = calloc(CHANNELS, sizeof *link->channels);
+        for (int i = 0; i < CHANNELS; i++) {
             link->channels[i].link = link;
             link->channels[i].connection.fd = ends[r][i] = -1;
         }
@@ -36,7 +38,7 @@ static luda_mesh *open_mesh(uv_loop_t *loop, luda_board *board, int ends[SIZE][L
         uv_timer_init(loop, &link->grace);
         link->grace.data = mesh;
         mesh->handles++;
-        for (int i = 0; i < LUDA_CHANNELS; i++) {
+        for (int i = 0; i < CHANNELS; i++) {
             int pair[2];
             open_pair(pair);
             link->channels[i].connection.fd = pair[0];
@@ -71,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static bool running;
     uint8_t piece[MOST_PIECE], memory[SIZE][EXPECTED + 1];
     input in = { data, size };
-    int ends[SIZE][LUDA_CHANNELS];
+    int ends[SIZE][CHANNELS];
     luda_board *board;
     luda_mesh *mesh;
     luda_announcement asked = { .sequence = 1, .operation = take_byte(&in) % LUDA_CALL_COUNT, .algorithm = 1,
@@ -87,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     asked.root = asked.operation == LUDA_CALL_BROADCAST ? -1 : 0;
     asked.hash = luda__asked_hash(&asked);
     luda__announcement_write(&asked, usual_announcement);
-    luda__board_arrive(&wait, &asked, NULL, NULL);
+    luda__board_arrive(&wait, &asked);
     if (take_byte(&in) % 2) /* one of the two is honest */
         luda_board_announced(board, 2, &asked);
     for (int r = 1; r < SIZE; r++)
@@ -114,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     mesh->released = true;
     for (int r = 1; r < SIZE; r++) {
         luda__link_lost(&mesh->links[r], true, NULL);
-        for (int i = 0; i < LUDA_CHANNELS; i++)
+        for (int i = 0; i < CHANNELS; i++)
             close(ends[r][i]);
     }
     luda__mesh_link_ended(mesh);

@@ -5,7 +5,7 @@
 #include <collective/join.c>
 #include <collective/meet.c>
 
-enum { RANK = 1, SIZE = 3, MOST_CANDIDATES = 8 };
+enum { RANK = 1, SIZE = 3, CHANNELS = 2, MOST_CANDIDATES = 8 };
 
 static void check(const luda_joining *j)
 {
@@ -13,7 +13,7 @@ static void check(const luda_joining *j)
     for (int i = 0; i < j->count; i++)
         strangers += !j->candidates[i].outgoing;
     DEMAND(strangers == j->strangers);
-    for (int i = 0; i < LUDA_CHANNELS; i++)
+    for (int i = 0; i < CHANNELS; i++)
         DEMAND(j->connections[RANK][i].fd < 0);
 }
 
@@ -40,12 +40,12 @@ static void hear_ranks(luda_joining *j, input *in)
         open_pair(pair);
         ours[i] = pair[0];
         ends[i] = pair[1];
-        j->candidates[j->count++] = (candidate){ .fd = pair[0], .rank = i < LUDA_CHANNELS ? 0 : -1, .channel = i,
-                                                 .outgoing = i < LUDA_CHANNELS, .number = j->came++ };
-        if (i >= LUDA_CHANNELS)
+        j->candidates[j->count++] = (candidate){ .fd = pair[0], .rank = i < CHANNELS ? 0 : -1, .channel = i,
+                                                 .outgoing = i < CHANNELS, .number = j->came++ };
+        if (i >= CHANNELS)
             luda__greeting_await(&j->candidates[i].greeting, j->origin.secret, RANK);
     }
-    j->strangers = MOST_CANDIDATES - LUDA_CHANNELS;
+    j->strangers = MOST_CANDIDATES - CHANNELS;
     while (in->left > 0) {
         uint8_t which = take_byte(in);
         size_t count = take_piece(in, piece);
@@ -67,7 +67,7 @@ static void hear_ranks(luda_joining *j, input *in)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    luda_joining j = { .rank = RANK, .size = SIZE, .server.fd = -1, .listener = -1, .timeout = 1, .deadline = luda__now() + 60 };
+    luda_joining j = { .rank = RANK, .size = SIZE, .channels = CHANNELS, .server.fd = -1, .listener = -1, .timeout = 1, .deadline = luda__now() + 60 };
     input in = { data, size };
     uint8_t what = take_byte(&in);
     j.origin.secret = what & 2 ? a_secret() : NULL;
