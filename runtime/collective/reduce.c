@@ -27,13 +27,6 @@ const luda_reducer *luda__reducer(luda_dtype dtype)
     return reducers[dtype];
 }
 
-void luda__slice(int64_t total, int parts, int index, int64_t *start, int64_t *count)
-{
-    int64_t each = total / parts, more = total % parts;
-    *start = index * each + (index < more ? index : more);
-    *count = each + (index < more);
-}
-
 enum { BLOCK = 2048, SLAB = 16 * BLOCK }; /* elements: a block's partial sums stay in the first cache */
 
 typedef struct job {
