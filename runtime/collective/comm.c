@@ -138,6 +138,7 @@ void luda_comm_abort(luda_comm *comm, const char *text)
 static luda_status check_way(luda_collective_run *run, const luda_comm_options *options)
 {
     luda_comm *comm = run->comm;
+    run->asked.arity = options->arity < 0 ? -1 : 0; /* -1: unknown, matches the others' */
     if (options->arity < 0)
         return luda__fail(LUDA_EINVAL, "%s: a tree of arity %d; it must be at least 1", run->wait.name, options->arity);
     if (run->asked.algorithm == LUDA_ALGORITHM_TREE)
