@@ -48,13 +48,8 @@ local POINTERS = { f64 = "double *", f32 = "float *", i64 = "int64_t *", i32 = "
 --- The elements of a tensor as the twin has them.
 local function elements(t)
   t = t:contiguous()
-  local list, pointer = {}, nil
-  if POINTERS[t.dtype] then
-    pointer = ffi.cast(POINTERS[t.dtype], t:data())
-  else
-    t = t:to("f32") -- every half is one
-    pointer = ffi.cast("float *", t:data())
-  end
+  t = POINTERS[t.dtype] and t or t:to("f32") -- every half is one
+  local list, pointer = {}, ffi.cast(POINTERS[t.dtype], t:data())
   for i = 1, t.numel do
     list[i] = pointer[i - 1]
   end
