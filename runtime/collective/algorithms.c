@@ -173,12 +173,6 @@ static int end_child(const luda_steps *s, const tree *t, int position)
     return end < s->size ? (int)end : s->size;
 }
 
-static void give_children(luda_steps *s, const tree *t, uint32_t step, const void *data, int64_t bytes)
-{
-    for (int child = first_child(s, t, t->at); child < end_child(s, t, t->at); child++)
-        luda__give(s, rank_at(s, t, child), step, data, bytes);
-}
-
 void luda__tree_broadcast(luda_steps *s)
 {
     tree t = make_tree(s, s->what->agreed.root);
@@ -190,31 +184,53 @@ void luda__tree_broadcast(luda_steps *s)
         luda__expect(s, parent(s, &t), c, data + (int64_t)c * LUDA_PIPE_BYTES,
                      luda__part_bytes(s->numel * s->width, LUDA_PIPE_BYTES, c, 1));
     for (uint32_t c = 0; c < parts && luda__arrived(s, c); c++)
-        give_children(s, &t, c, data + (int64_t)c * LUDA_PIPE_BYTES,
-                      luda__part_bytes(s->numel * s->width, LUDA_PIPE_BYTES, c, 1));
+        for (int child = first_child(s, &t, t.at); child < end_child(s, &t, t.at); child++)
+            luda__give(s, rank_at(s, &t, child), c, data + (int64_t)c * LUDA_PIPE_BYTES,
+                       luda__part_bytes(s->numel * s->width, LUDA_PIPE_BYTES, c, 1));
 }
 
 /*
- * Own values, then each child's sum. In round i part i goes up and part i - lag comes down; lag is as many rounds as a part
- * needs to the top and back, so that neither way waits for the other. Up has even step numbers, down odd ones. Scratch
- * S (1 + k).
+ * All-reduce moves parts up and down at once, in rounds: in round i part i goes up and part i - lag comes down. From one
+ * position to the top and back a part passes height + depth - (height below) edges, and twice as many rounds leave time
+ * for latency; the top has no lag.
  */
+static uint32_t lag_of(const luda_steps *s, const tree *t, int position)
+{
+    int rounds = t->height;
+    if (position == 0)
+        return 0;
+    for (int p = position; p > 0; p = (p - 1) / t->arity)
+        rounds++;
+    for (int p = first_child(s, t, position); p < s->size; p = first_child(s, t, p))
+        rounds--;
+    return 2 * (uint32_t)rounds + 2;
+}
+
+/* Parts going up have even step numbers. */
+static uint32_t down_step(uint32_t part, uint32_t lag)
+{
+    return 2 * (part + lag) + 1;
+}
+
+/* Own values, then each child's sum, first child first. Scratch S (1 + k). */
 void luda__tree_reduce(luda_steps *s, const void *in, void *out, int root)
 {
     tree t = make_tree(s, root < 0 ? 0 : root);
     int64_t width = luda__partial_width(s), part = LUDA_PIPE_BYTES / width;
     int first = first_child(s, &t, t.at), children = end_child(s, &t, t.at) - first;
-    uint32_t parts = luda__parts(s->numel, part), lag = t.at > 0 && root < 0 ? 2 * (uint32_t)t.height : 0;
+    uint32_t parts = luda__parts(s->numel, part), lag = root < 0 ? lag_of(s, &t, t.at) : 0;
+    uint32_t *lags = luda__steps_table(s, (children + 1) * (int64_t)sizeof *lags);
     char *partial = luda__steps_scratch(s, s->numel * width);
     char *incoming = luda__steps_scratch(s, children * s->numel * width);
+    for (int i = 0; i < children && incoming; i++)
+        lags[i] = lag_of(s, &t, first + i);
     for (uint32_t c = 0; c < parts; c++) {
         int64_t count = luda__part_bytes(s->numel, part, c, 1);
         for (int i = 0; i < children && incoming; i++)
             luda__expect(s, rank_at(s, &t, first + i), 2 * c, incoming + (i * s->numel + c * part) * width, count * width);
         /* In place as well: it cannot come before our own part has gone up. */
         if (t.at > 0 && root < 0)
-            luda__expect(s, parent(s, &t), 2 * (c + 2 * (uint32_t)t.height) + 1, (char *)out + c * part * s->width,
-                         count * s->width);
+            luda__expect(s, parent(s, &t), down_step(c, lag), (char *)out + c * part * s->width, count * s->width);
     }
     for (uint32_t i = 0; i < parts + lag; i++) {
         uint32_t down = i - lag; /* wraps, beyond all parts, while nothing is due */
@@ -231,11 +247,11 @@ void luda__tree_reduce(luda_steps *s, const void *in, void *out, int root)
                 luda__finish(s, partial + at * width, (char *)out + at * s->width, count);
         }
         if (root < 0 && down < parts) {
-            uint32_t step = 2 * (down + 2 * (uint32_t)t.height) + 1;
-            if (t.at > 0 && !luda__arrived(s, step))
+            if (t.at > 0 && !luda__arrived(s, down_step(down, lag)))
                 return;
-            give_children(s, &t, step, (char *)out + down * part * s->width,
-                          luda__part_bytes(s->numel, part, down, s->width));
+            for (int child = 0; child < children && s->status == LUDA_OK; child++)
+                luda__give(s, rank_at(s, &t, first + child), down_step(down, lags[child]),
+                           (char *)out + down * part * s->width, luda__part_bytes(s->numel, part, down, s->width));
         }
     }
 }

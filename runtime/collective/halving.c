@@ -5,10 +5,13 @@
  */
 #include "steps.h"
 
-enum { FOLD = 0, UNFOLD = 1, HALVE = 2, DOUBLE = 34 };
+/* Step numbers in units of `parts`, of which a message has no more; a part is summed while the next one comes in. */
+enum { FOLD = 0, HALVE = 1, DOUBLE = 32, UNFOLD = 63 };
 
 typedef struct blocks {
     int power;
+    int64_t part; /* elements of the partial type */
+    uint32_t parts;
     int64_t *start; /* [power + 1], elements: block b ends where block b + 1 starts */
     int64_t *at;    /* [size]: where the call's pieces lie, that of rank b + power behind that of rank b; NULL: slices */
 } blocks;
@@ -17,6 +20,8 @@ static bool make_blocks(luda_steps *s, const luda_pieces *p, blocks *b)
 {
     int64_t end = 0;
     b->power = 1;
+    b->part = LUDA_PIPE_BYTES / luda__partial_width(s);
+    b->parts = luda__parts(s->numel, b->part);
     while (b->power * 2 <= s->size)
         b->power *= 2;
     b->start = luda__steps_table(s, (b->power + 1 + s->size) * (int64_t)sizeof *b->start);
@@ -44,6 +49,28 @@ static bool has_guest(const luda_steps *s, const blocks *b)
     return s->rank + b->power < s->size;
 }
 
+static void give_parts(luda_steps *s, const blocks *b, int to, uint32_t step, const char *partial, int64_t count)
+{
+    int64_t width = luda__partial_width(s);
+    for (uint32_t c = 0; c * b->part < count; c++)
+        luda__give(s, to, step * b->parts + c, partial + c * b->part * width, luda__part_bytes(count, b->part, c, width));
+}
+
+static bool take_parts(luda_steps *s, const blocks *b, int from, uint32_t step, char *partial, char *incoming, int64_t count)
+{
+    int64_t width = luda__partial_width(s);
+    for (uint32_t c = 0; c * b->part < count; c++)
+        luda__expect(s, from, step * b->parts + c, incoming + c * b->part * width,
+                     luda__part_bytes(count, b->part, c, width));
+    for (uint32_t c = 0; c * b->part < count; c++) {
+        if (!luda__arrived(s, step * b->parts + c))
+            return false;
+        luda__combine(s, partial + c * b->part * width, incoming + c * b->part * width,
+                      luda__part_bytes(count, b->part, c, 1));
+    }
+    return s->status == LUDA_OK;
+}
+
 /* Block `rank` of the sums is complete here afterwards; only ranks below the power take part. */
 static void halve(luda_steps *s, const blocks *b, char *partial, char *incoming)
 {
@@ -55,11 +82,9 @@ static void halve(luda_steps *s, const blocks *b, char *partial, char *incoming)
         bool upper = s->rank & distance;
         int64_t kept = b->start[upper ? middle : low], kept_count = b->start[upper ? high : middle] - kept;
         int64_t given = b->start[upper ? low : middle], given_count = b->start[upper ? middle : high] - given;
-        luda__give(s, s->rank ^ distance, step, partial + given * width, given_count * width);
-        luda__expect(s, s->rank ^ distance, step, incoming, kept_count * width);
-        if (!luda__arrived(s, step))
+        give_parts(s, b, s->rank ^ distance, step, partial + given * width, given_count);
+        if (!take_parts(s, b, s->rank ^ distance, step, partial + kept * width, incoming, kept_count))
             return;
-        luda__combine(s, partial + kept * width, incoming, kept_count);
         *(upper ? &low : &high) = middle;
     }
 }
@@ -67,8 +92,8 @@ static void halve(luda_steps *s, const blocks *b, char *partial, char *incoming)
 /* Block `rank` of data becomes that of all ranks below the power. */
 static void redouble(luda_steps *s, const blocks *b, char *data)
 {
-    uint32_t step = DOUBLE;
-    for (int distance = 1; distance < b->power; distance *= 2, step++) {
+    uint32_t step = DOUBLE * b->parts;
+    for (int distance = 1; distance < b->power; distance *= 2, step += b->parts) {
         int mine = s->rank & ~(distance - 1), theirs = mine ^ distance;
         int64_t start = b->start[mine], other = b->start[theirs];
         luda__give(s, s->rank ^ distance, step, data + start * s->width, (b->start[mine + distance] - start) * s->width);
@@ -82,12 +107,8 @@ static void redouble(luda_steps *s, const blocks *b, char *data)
 /* Takes in the guest's values and halves. */
 static void fold_and_halve(luda_steps *s, const blocks *b, char *partial, char *incoming)
 {
-    if (has_guest(s, b)) {
-        luda__expect(s, s->rank + b->power, FOLD, incoming, s->numel * luda__partial_width(s));
-        if (!luda__arrived(s, FOLD))
-            return;
-        luda__combine(s, partial, incoming, s->numel);
-    }
+    if (has_guest(s, b) && !take_parts(s, b, s->rank + b->power, FOLD, partial, incoming, s->numel))
+        return;
     halve(s, b, partial, incoming);
 }
 
@@ -101,9 +122,9 @@ void luda__halving_reduce(luda_steps *s, const void *in, void *out, int root)
         return;
     luda__load(s, in, partial, 0, s->numel);
     if (s->rank >= b.power) {
-        luda__give(s, s->rank - b.power, FOLD, partial, s->numel * width);
-        luda__expect(s, s->rank - b.power, UNFOLD, out, s->numel * s->width);
-        luda__arrived(s, UNFOLD);
+        give_parts(s, &b, s->rank - b.power, FOLD, partial, s->numel);
+        luda__expect(s, s->rank - b.power, UNFOLD * b.parts, out, s->numel * s->width);
+        luda__arrived(s, UNFOLD * b.parts);
         return;
     }
     fold_and_halve(s, &b, partial, incoming);
@@ -113,7 +134,7 @@ void luda__halving_reduce(luda_steps *s, const void *in, void *out, int root)
     luda__finish(s, partial + start * width, (char *)out + start * s->width, b.start[s->rank + 1] - start);
     redouble(s, &b, out);
     if (has_guest(s, &b))
-        luda__give(s, s->rank + b.power, UNFOLD, out, s->numel * s->width);
+        luda__give(s, s->rank + b.power, UNFOLD * b.parts, out, s->numel * s->width);
 }
 
 /* Scratch 2 S in the partial type, S where there is something in front of the axis, and a piece. */
@@ -129,9 +150,9 @@ void luda__halving_scatter(luda_steps *s)
     for (int q = 0; q < s->size; q++)
         luda__reducer(s->dtype)->load(in + p.start[q] * s->width, partial + b.at[q] * width, p.count[q]);
     if (s->rank >= b.power) {
-        luda__give(s, s->rank - b.power, FOLD, partial, s->numel * width);
-        luda__expect(s, s->rank - b.power, UNFOLD, s->what->out, p.count[s->rank] * s->width);
-        luda__arrived(s, UNFOLD);
+        give_parts(s, &b, s->rank - b.power, FOLD, partial, s->numel);
+        luda__expect(s, s->rank - b.power, UNFOLD * b.parts, s->what->out, p.count[s->rank] * s->width);
+        luda__arrived(s, UNFOLD * b.parts);
         return;
     }
     incoming = luda__steps_scratch(s, s->numel * width);
@@ -145,7 +166,7 @@ void luda__halving_scatter(luda_steps *s)
     if (!guest)
         return;
     luda__finish(s, partial + b.at[s->rank + b.power] * width, guest, p.count[s->rank + b.power]);
-    luda__give(s, s->rank + b.power, UNFOLD, guest, p.count[s->rank + b.power] * s->width);
+    luda__give(s, s->rank + b.power, UNFOLD * b.parts, guest, p.count[s->rank + b.power] * s->width);
 }
 
 /* Scratch S. */
@@ -160,8 +181,8 @@ void luda__doubling_gather(luda_steps *s)
     bytes = p.count[s->rank] * width;
     if (s->rank >= b.power) {
         luda__give(s, s->rank - b.power, FOLD, s->what->in, bytes);
-        luda__expect(s, s->rank - b.power, UNFOLD, packed, s->numel * width);
-        if (luda__arrived(s, UNFOLD))
+        luda__expect(s, s->rank - b.power, UNFOLD * b.parts, packed, s->numel * width);
+        if (luda__arrived(s, UNFOLD * b.parts))
             luda__unpack(s, &p, b.at, packed, s->what->out);
         return;
     }
@@ -174,6 +195,6 @@ void luda__doubling_gather(luda_steps *s)
         return;
     redouble(s, &b, packed);
     if (has_guest(s, &b))
-        luda__give(s, s->rank + b.power, UNFOLD, packed, s->numel * width);
+        luda__give(s, s->rank + b.power, UNFOLD * b.parts, packed, s->numel * width);
     luda__unpack(s, &p, b.at, packed, s->what->out);
 }
