@@ -80,7 +80,7 @@ M.label = label
 
 --- Each call, world and size: {call, ranks, bytes, bound, seconds by label, forecasts by label, auto, best}.
 ---@param most? fun(way: table, ranks: integer): boolean whether to run it
-function M.grid(calls, worlds, sizes, link, most)
+function M.grid(calls, worlds, sizes, link, most, program)
   local requests, rows = {}, {}
   for _, call in ipairs(calls) do
     for _, ranks in ipairs(worlds) do
@@ -98,7 +98,7 @@ function M.grid(calls, worlds, sizes, link, most)
       end
     end
   end
-  local answers, at = M.ask(requests), 0
+  local answers, at = M.ask(requests, program), 0
   for _, row in ipairs(rows) do
     at = at + 1
     row.auto, row.seconds, row.forecast, row.best = label(answers[at]), {}, {}, math.huge
