@@ -695,8 +695,7 @@ LUDA_API luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int
                                        luda_tensor **out);
 /*
  * Slice q of rank r becomes slice r of rank q. Uneven: options->sizes is what this rank sends to each and differs by rank.
- * options->received, on all ranks or on none, saves an exchange; where it is not what the others send, the call ends at its
- * deadline.
+ * options->received, on all ranks or on none, saves a message in a row; where it is not what the others send, LUDA_ESHAPE.
  */
 LUDA_API luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
                                           luda_tensor **out);

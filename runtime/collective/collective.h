@@ -229,6 +229,9 @@ const char *luda__failure_text(const luda_comm *comm, const luda_comm_fault *fau
 
 /* --- Uneven pieces (sizes.c) --- */
 
+/* What all_to_all announces in place of a digest: ranks tell each other how much they send, before or beside the data. */
+enum { LUDA_SIZES_ASKED = 1, LUDA_SIZES_GIVEN = 2 };
+
 /* Checks options->sizes against this rank's tensor (of `length` along dim; -1: it has none) and announces them. */
 luda_status luda__check_sizes(luda_collective_run *run, const luda_comm_options *options, int64_t length);
 /* The length along dim of the joined or uncut tensor. */

@@ -190,11 +190,30 @@ static void direct_scatter(luda_steps *s)
     luda__arrived(s, 0);
 }
 
+enum { COUNTS = 0, VALUES = 1 }; /* steps of all_to_all */
+
+static void send_counts(luda_steps *s, int64_t *received)
+{
+    const int64_t *sizes = s->what->sizes;
+    for (int i = 1; i < s->size; i++) {
+        int to = (s->rank + i) % s->size, from = (s->rank + s->size - i) % s->size;
+        luda__give(s, to, COUNTS, &sizes[to], sizeof *sizes);
+        luda__expect(s, from, COUNTS, &received[from], sizeof *received);
+    }
+    received[s->rank] = sizes[s->rank];
+}
+
+void luda__steps_counts(luda_steps *s, int64_t *received)
+{
+    send_counts(s, received);
+    luda__arrived(s, COUNTS);
+}
+
 /* One step, S (P-1)/P bytes each way. Scratch 2 S where there is something in front of the axis. */
 static void direct_all_to_all(luda_steps *s)
 {
-    enum { STEP = 1 }; /* after the counts */
     const luda_collective *what = s->what;
+    int64_t *told = NULL;
     luda_pieces sent, received;
     const char *in;
     char *packed = what->out;
@@ -204,27 +223,24 @@ static void direct_all_to_all(luda_steps *s)
     in = luda__packed_input(s, &sent);
     if (what->outer > 1)
         packed = luda__steps_scratch(s, (received.start[s->size - 1] + received.count[s->size - 1]) * width);
+    if (what->agreed.sizes == LUDA_SIZES_GIVEN) {
+        told = luda__steps_table(s, s->size * (int64_t)sizeof *told);
+        if (told)
+            send_counts(s, told);
+    }
     for (int i = 1; i < s->size; i++) {
         int to = (s->rank + i) % s->size, from = (s->rank + s->size - i) % s->size;
-        luda__give(s, to, STEP, in + sent.start[to] * width, sent.count[to] * width);
-        luda__expect(s, from, STEP, packed + received.start[from] * width, received.count[from] * width);
+        luda__give(s, to, VALUES, in + sent.start[to] * width, sent.count[to] * width);
+        luda__expect(s, from, VALUES, packed + received.start[from] * width, received.count[from] * width);
     }
     luda__steps_copy(s, packed + received.start[s->rank] * width, in + sent.start[s->rank] * width,
                      sent.count[s->rank] * width);
-    if (luda__arrived(s, STEP) && what->outer > 1)
+    /* What was given is not waited for without knowing that it comes. */
+    for (int q = 0; q < s->size && told && luda__arrived(s, COUNTS); q++)
+        if (told[q] != what->received[q])
+            luda__steps_refuse(s, q, told[q]);
+    if (luda__arrived(s, VALUES) && what->outer > 1)
         luda__unpack(s, &received, received.start, packed, what->out);
-}
-
-void luda__steps_counts(luda_steps *s, int64_t *received)
-{
-    const int64_t *sizes = s->what->sizes;
-    for (int i = 1; i < s->size; i++) {
-        int to = (s->rank + i) % s->size, from = (s->rank + s->size - i) % s->size;
-        luda__give(s, to, 0, &sizes[to], sizeof *sizes);
-        luda__expect(s, from, 0, &received[from], sizeof *received);
-    }
-    received[s->rank] = sizes[s->rank];
-    luda__arrived(s, 0);
 }
 
 /* One step, the root sends S (P-1) bytes. */

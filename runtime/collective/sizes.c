@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ASK_EACH_OTHER = 1, BOTH_GIVEN = 2 };
-
 int64_t luda__sizes_sum(const int64_t *sizes, int count)
 {
     int64_t sum = 0;
@@ -87,6 +85,6 @@ luda_status luda__check_sizes(luda_collective_run *run, const luda_comm_options 
         run->what.received = run->lengths + size;
     }
     sizes_text(options->sizes, size, run->asked.note, sizeof run->asked.note);
-    run->asked.sizes = !exchanges ? digest(options->sizes, size) : options->received ? BOTH_GIVEN : ASK_EACH_OTHER;
+    run->asked.sizes = !exchanges ? digest(options->sizes, size) : options->received ? LUDA_SIZES_GIVEN : LUDA_SIZES_ASKED;
     return LUDA_OK;
 }

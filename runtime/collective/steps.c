@@ -65,6 +65,13 @@ void luda__steps_copy(luda_steps *s, void *to, const void *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
+void luda__steps_refuse(luda_steps *s, int from, int64_t length)
+{
+    s->status = luda__run_fail(
+        s->run, luda__fail(LUDA_ESHAPE, "%s: rank %d sends %lld along the dimension, received of rank %d says %lld",
+                           s->run->wait.name, from, (long long)length, s->rank, (long long)s->what->received[from]));
+}
+
 static luda_steps begin(luda_collective_run *run)
 {
     const luda_collective *what = &run->what;

@@ -31,6 +31,8 @@ bool luda__arrived(luda_steps *s, uint32_t step);
 void *luda__steps_scratch(luda_steps *s, int64_t bytes);
 void *luda__steps_table(luda_steps *s, int64_t bytes);
 void luda__steps_copy(luda_steps *s, void *to, const void *from, int64_t bytes);
+/* Ends the call: a rank sends another length than this rank was told to expect. */
+void luda__steps_refuse(luda_steps *s, int from, int64_t length);
 
 /* --- Lists (moves.c): what every rank of the call does --- */
 

@@ -216,9 +216,22 @@ static void expect_all_fail(luda_comm *comm, int rank, int odd, luda_status own,
     luda_tensor_release(y);
 }
 
+/* Rank 1 expects what rank 2 does not send: its own fault, at once. The others may be through with the call. */
+static void lie(luda_comm *comm, int rank, luda_status got, luda_tensor *y)
+{
+    int32_t culprit = -1;
+    EXPECT(got == (rank == 1 ? LUDA_ESHAPE : y ? LUDA_OK : LUDA_ESHAPE));
+    if (got != LUDA_OK) {
+        EXPECT(strstr(luda_last_error(), "rank 2 sends 0 along the dimension, received of rank 1 says 4"));
+        EXPECT(luda_comm_culprits(comm, &culprit, 1) == 1 && culprit == 1);
+    }
+    luda_tensor_release(y);
+    EXPECT_OK(luda_comm_barrier(comm, NULL));
+}
+
 static void wrong_sizes(luda_comm *comm, int rank, void *arg)
 {
-    const int64_t right[3] = { 3, 0, 5 }, negative[3] = { 3, -1, 5 }, other[3] = { 3, 1, 5 };
+    const int64_t right[3] = { 3, 0, 5 }, negative[3] = { 3, -1, 5 }, other[3] = { 3, 1, 5 }, swapped[3] = { 4, 0, 4 };
     luda_comm_options by = { .size = sizeof by, .dim = 1, .sizes = right, .pieces = 3 };
     luda_tensor *x = labelled(rank, right[rank]), *whole = labelled(rank, 8), *y = NULL;
 #define FAILS(odd, own, text, call) expect_all_fail(comm, rank, odd, own, call, text)
@@ -234,7 +247,7 @@ static void wrong_sizes(luda_comm *comm, int rank, void *arg)
           luda_comm_scatter(comm, rank == 1 ? x : NULL, 1, &by, &y));
     by.sizes = rank == 1 ? other : right;
     FAILS(-1, rank == 1 ? LUDA_ESHAPE : LUDA_EMISMATCH, "say 1", luda_comm_gather(comm, x, 0, &by, &y));
-    by.sizes = rank == 1 ? (int64_t[]){ 4, 0, 4 } : right;
+    by.sizes = rank == 1 ? swapped : right;
     FAILS(-1, LUDA_EMISMATCH, "disagree about the sizes",
           luda_comm_reduce_scatter(comm, whole, LUDA_REDUCE_SUM, &by, &y));
     by.sizes = rank == 1 ? NULL : right;
@@ -245,6 +258,13 @@ static void wrong_sizes(luda_comm *comm, int rank, void *arg)
     FAILS(-1, LUDA_EINVAL, "takes no received", luda_comm_all_gather(comm, x, &by, &y));
     by.received = rank == 2 ? right : NULL;
     FAILS(-1, LUDA_EMISMATCH, "disagree about the sizes", luda_comm_all_to_all(comm, whole, &by, &y));
+    by.received = rank == 2 ? negative : right;
+    FAILS(2, LUDA_EINVAL, "received gives rank 1 a length of -1", luda_comm_all_to_all(comm, whole, &by, &y));
+    const int64_t comes[3] = { right[rank], right[rank], rank == 1 ? 4 : right[rank] };
+    by.received = comes;
+    luda_status got = luda_comm_all_to_all(comm, whole, &by, &y);
+    lie(comm, rank, got, y);
+    y = NULL;
     by.sizes = by.received = NULL;
     FAILS(-1, LUDA_EMISMATCH, "sizes= joins pieces of different lengths", luda_comm_all_gather(comm, x, &by, &y));
     FAILS(-1, LUDA_ESHAPE, "8 along the axis do not divide among 3 ranks; sizes= cuts unevenly",

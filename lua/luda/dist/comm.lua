@@ -136,7 +136,7 @@ function Comm:scatter(tensor, root, options)
 end
 
 --- Slice q of rank r becomes slice r of rank q; differentiable. With sizes, this rank sends sizes[q + 1] to rank q and gets
---- what the others send; received, on all ranks or none, says how much that is and saves an exchange.
+--- what the others send; received, on all ranks or none, says how much that is and saves a message in a row.
 ---@param options? {dim: integer?, sizes: integer[]?, received: integer[]?, timeout: number?, async: boolean?}
 function Comm:all_to_all(tensor, options)
   local pointer, out = open(self, "all_to_all"), ffi.new("luda_tensor *[1]")
