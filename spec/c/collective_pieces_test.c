@@ -163,7 +163,7 @@ static void exchanges(luda_comm *comm, int rank, void *arg)
 /* Several parts a message, and a tail; in place too. */
 static void many_parts(luda_comm *comm, int rank, void *arg)
 {
-    int64_t n = 300001;
+    int64_t n = 150001;
     int size = luda_comm_size(comm), all = size * (size + 1) / 2;
     luda_tensor *x, *y;
     EXPECT_OK(luda_tensor_new(LUDA_F32, cpu, 1, &n, &x));
@@ -183,7 +183,7 @@ static void many_parts(luda_comm *comm, int rank, void *arg)
             if (!in_place)
                 luda_tensor_release(y);
         }
-        for (int root = 0; root < size && rooted_way(w); root++) {
+        for (int root = 0; root < size && rooted_way(w); root += size > 1 ? size - 1 : 1) {
             int64_t wrong = 0;
             for (int64_t i = 0; i < n; i++)
                 ((float *)luda_tensor_data(x))[i] = (float)((i % 1001) * (rank + 1));
