@@ -704,6 +704,14 @@ LUDA_API luda_status luda_comm_send(luda_comm *comm, luda_tensor *tensor, int to
 LUDA_API luda_status luda_comm_recv(luda_comm *comm, int from, const luda_comm_options *options, luda_tensor **out);
 
 /*
+ * A tensor in memory that the ranks of one host share, so that all_reduce_into and whatever reads it need no copy of it:
+ * what buckets of gradients are made of. A call of all ranks, with the same shape and dtype; the values are undefined. Like
+ * any other tensor otherwise, also where ranks are on several hosts. It lives on after the communicator.
+ */
+LUDA_API luda_status luda_comm_empty(luda_comm *comm, luda_dtype dtype, int ndim, const int64_t *shape,
+                                     const luda_comm_options *options, luda_tensor **out);
+
+/*
  * A new group of the ranks that give the same color, in order of key, then of rank. A negative color: *out is NULL.
  * Every rank of the communicator must take part.
  */

@@ -86,7 +86,8 @@ function M.grid(calls, worlds, sizes, link, most, program)
     for _, ranks in ipairs(worlds) do
       for _, size in ipairs(sizes) do
         local elements = math.max(1, math.floor(size / 4 / ranks + 0.5)) * ranks
-        local row = { call = call, ranks = ranks, bytes = 4 * elements, bound = M.bound(call, ranks, 4 * elements, link), ways = {} }
+        local bytes = 4 * elements
+        local row = { call = call, ranks = ranks, bytes = bytes, bound = M.bound(call, ranks, bytes, link), ways = {} }
         rows[#rows + 1] = row
         requests[#requests + 1] = { auto = true, call = call.name, ranks = ranks, elements = elements, link = link }
         for _, way in ipairs(call.ways) do

@@ -17,10 +17,10 @@ local registry = debug.getregistry()
 local Error = registry["luda.Error"] or class("luda.Error")
 registry["luda.Error"] = Error
 
-local M = { Error = Error }
-
 -- "@…/lua/luda/": what every source of ours begins with.
 local ours = debug.getinfo(1, "S").source:match("^(.*)error%.lua$")
+
+local M = { Error = Error, ours = ours }
 
 --- Level (of the caller's numbering) and description of the nearest frame that is neither C nor ours.
 local function user_frame()

@@ -56,9 +56,7 @@ static luda_status allocate(luda_board *board)
         luda_record *record = &board->records[i];
         record->asked = calloc(size, sizeof *record->asked);
         record->here = calloc(size, sizeof *record->here);
-        record->in = calloc(size, sizeof *record->in);
-        record->out = calloc(size, sizeof *record->out);
-        if (!record->asked || !record->here || !record->in || !record->out)
+        if (!record->asked || !record->here)
             return LUDA_ENOMEM;
     }
     return LUDA_OK;
@@ -102,9 +100,8 @@ void luda_board_release(luda_board *board)
     for (int i = 0; i < LUDA_RECORDS; i++) {
         free(board->records[i].asked);
         free(board->records[i].here);
-        free(board->records[i].in);
-        free(board->records[i].out);
     }
+    luda__lane_release(board->lane);
     free(board->seats);
     pthread_mutex_destroy(&board->lock);
     free(board);
@@ -116,8 +113,11 @@ void luda__board_wake(luda_board *board)
 {
     atomic_fetch_add_explicit(&board->pulse, 1, memory_order_release);
     for (int r = 0; r < board->size; r++)
-        if (is_resident(board, r))
+        if (is_resident(board, r)) {
             pthread_cond_broadcast(&board->seats[r].wake);
+            if (board->lane)
+                luda__lane_ring(board->lane, r);
+        }
 }
 
 void luda__board_wake_one(luda_board *board, int rank)
@@ -176,12 +176,10 @@ luda_record *luda__board_record(luda_board *board, uint64_t sequence)
         return NULL;
     if (record->sequence < sequence) {
         record->sequence = sequence;
-        record->arrived = record->departed = 0;
+        record->arrived = 0;
         record->settled = record->failed = false;
         record->first = 0;
         memset(record->here, 0, (size_t)board->size * sizeof *record->here);
-        memset(record->in, 0, (size_t)board->size * sizeof *record->in);
-        memset(record->out, 0, (size_t)board->size * sizeof *record->out);
     }
     return record;
 }
@@ -227,6 +225,7 @@ void luda_board_failed(luda_board *board, uint64_t sequence, const luda_comm_fau
     if (sequence == 0 && !board->aborted) {
         board->aborted = true;
         board->abort_fault = *fault;
+        atomic_store(&board->troubled, true);
     } else if (sequence > 0) {
         luda_record *record = luda__board_record(board, sequence);
         if (record && !record->failed) {
@@ -249,6 +248,7 @@ void luda_board_lost(luda_board *board, int lost, int left, const char *text)
                  text   ? text
                  : left ? "left the group"
                         : "connection closed");
+        atomic_store(&board->troubled, true);
     }
     luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
@@ -268,6 +268,8 @@ void luda_board_alive(luda_board *board, int rank, uint64_t sequence, int waitin
 void luda_board_position(luda_board *board, int rank, uint64_t *sequence, int *waiting)
 {
     pthread_mutex_lock(&board->lock);
+    if (board->lane)
+        luda__lane_pull(board, 0);
     *sequence = board->seats[rank].sequence;
     *waiting = board->seats[rank].waiting;
     pthread_mutex_unlock(&board->lock);
@@ -292,7 +294,7 @@ static bool find_earlier_fault(const luda_wait *wait, int rank, luda_comm_fault 
  * Some rank that the call needs is gone: those that died, or, if none did, those that left. One that had arrived may have
  * completed the call (its last) while others are still hearing of it: it gets a moment.
  */
-static bool find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
+bool luda__board_find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
     char who[128];
@@ -318,7 +320,7 @@ static bool find_lost(const luda_wait *wait, const luda_record *record, luda_com
 }
 
 /* Ranks that have not arrived. Who waits as we do is never among them. */
-static void blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
+void luda__board_blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
     char who[128], seen[96] = "";
@@ -369,19 +371,20 @@ bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault)
 
 /* --- A call --- */
 
-void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out)
+double luda__board_patience(const luda_wait *wait)
+{
+    return nobody_lost(wait->board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4);
+}
+
+void luda__board_arrive(luda_wait *wait, const luda_announcement *asked)
 {
     luda_board *board = wait->board;
     luda_record *record;
     pthread_mutex_lock(&board->lock);
     record = arrive(board, wait->rank, asked);
     wait->deadline = (record ? record->first : luda__now()) + wait->timeout;
-    if (record) {
-        record->in[wait->rank] = in;
-        record->out[wait->rank] = out;
-        if (board->resident < 0 && record->arrived == board->size)
-            luda__board_wake(board);
-    }
+    if (record && board->resident < 0 && record->arrived == board->size)
+        luda__board_wake(board);
     pthread_mutex_unlock(&board->lock);
     if (wait->transport->announce)
         wait->transport->announce(wait->transport->state, asked);
@@ -416,10 +419,10 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             status = (luda_status)fault->status;
             break;
         }
-        if (find_lost(wait, record, fault)) {
+        if (luda__board_find_lost(wait, record, fault)) {
             mine = true;
         } else if (luda__now() >= wait->deadline) {
-            blame_absent(wait, record, fault);
+            luda__board_blame_absent(wait, record, fault);
             mine = true;
         }
         if (mine) {
@@ -429,36 +432,12 @@ luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_a
             luda__board_wake(board);
             break;
         }
-        luda__board_sleep(board, wait->rank,
-                          nobody_lost(board) ? wait->deadline : fmin(wait->deadline, luda__now() + grace / 4));
+        luda__board_sleep(board, wait->rank, luda__board_patience(wait));
     }
     pthread_mutex_unlock(&board->lock);
     if (mine && wait->transport->fail)
         wait->transport->fail(wait->transport->state, wait->sequence, fault);
     return status;
-}
-
-void luda__board_addresses(luda_board *board, uint64_t sequence, const void **in, void **out)
-{
-    luda_record *record;
-    pthread_mutex_lock(&board->lock);
-    record = luda__board_record(board, sequence);
-    memcpy(in, record->in, (size_t)board->size * sizeof *in);
-    memcpy(out, record->out, (size_t)board->size * sizeof *out);
-    pthread_mutex_unlock(&board->lock);
-}
-
-void luda__board_depart(luda_board *board, int rank, uint64_t sequence)
-{
-    luda_record *record;
-    pthread_mutex_lock(&board->lock);
-    record = luda__board_record(board, sequence);
-    record->departed++;
-    if (record->departed == board->size)
-        luda__board_wake(board);
-    while (record->sequence == sequence && record->departed < board->size)
-        luda__board_sleep(board, rank, luda__now() + 1);
-    pthread_mutex_unlock(&board->lock);
 }
 
 void luda__board_over(luda_board *board, int rank, uint64_t sequence)

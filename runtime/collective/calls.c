@@ -2,7 +2,7 @@
  * The operations: what each takes and gives, checked before ranks meet. A rank that finds its arguments wrong still
  * arrives, and refuses there, so that nobody waits for it.
  */
-#include "collective.h"
+#include "lane.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -219,7 +219,6 @@ static luda_status prepare(luda_collective_run *run, const luda_arguments *a)
     LUDA_TRY(host_input(a->tensor, &run->input));
     run->what.in = luda_tensor_data(run->input);
     if (a->in_place) {
-        luda_tensor_retain(run->input);
         run->output = run->input;
         run->what.out = luda_tensor_data(run->output);
     }
@@ -256,8 +255,13 @@ static luda_status move(luda_collective_run *run)
     luda_status status = LUDA_ENOTSUP;
     if (automatic)
         agreed->algorithm = LUDA_ALGORITHM_DIRECT;
+    if (run->wait.board->lane && agreed->algorithm == LUDA_ALGORITHM_DIRECT && !uneven) {
+        status = luda__lane_collective(run);
+        return status == LUDA_OK && late != LUDA_OK ? luda__run_fail(run, late) : status;
+    }
     if (transport->collective && !uneven)
         status = transport->collective(transport->state, &run->what);
+    run->mailed = true;
     if (agreed->operation == LUDA_CALL_ALL_TO_ALL && uneven && !run->what.received) {
         LUDA_TRY(luda__run_counts(run));
         late = lay_out(run, agreed);

@@ -10,6 +10,7 @@
 #include "reduce.h"
 
 #include <pthread.h>
+#include <string.h>
 
 /* --- Names (agree.c) --- */
 
@@ -33,6 +34,16 @@ const char *luda__culprits_text(const luda_comm_fault *fault, int size, char *bu
 /* "all_reduce sum f32 [2, 3] at train.lua:7" into buffer, which is returned. */
 const char *luda__asked_text(const luda_announcement *asked, char *buffer, size_t room);
 uint64_t luda__asked_hash(const luda_announcement *asked);
+/* A copy; most announcements have no words. */
+static inline void luda__asked_copy(luda_announcement *to, const luda_announcement *from)
+{
+    memcpy(to, from, offsetof(luda_announcement, site));
+    to->site[0] = to->note[0] = 0;
+    if (from->site[0])
+        memcpy(to->site, from->site, sizeof to->site);
+    if (from->note[0])
+        memcpy(to->note, from->note, sizeof to->note);
+}
 /*
  * Compares what ranks ask for. On LUDA_OK `agreed` is the call with every unknown filled in; else the fault says what
  * differs, and *field which field it is (NULL where a rank refused).
@@ -48,15 +59,13 @@ enum { LUDA_PRESENT = 0, LUDA_LEFT = 1, LUDA_DIED = 2 };
 /* One call, as far as this process knows. */
 typedef struct luda_record {
     uint64_t sequence;
-    int arrived, departed;
-    bool settled; /* all arrived before anything went wrong: from here on ranks use each other's memory */
+    int arrived;
+    bool settled; /* all arrived before anything went wrong */
     bool failed;
     double first; /* when the first rank arrived, luda__now */
     luda_comm_fault fault;
     luda_announcement *asked; /* [size] */
     bool *here;               /* [size] */
-    const void **in;          /* [size], of resident ranks: what other rank threads read */
-    void **out;               /* [size], of resident ranks: what other rank threads write */
 } luda_record;
 
 /* One rank. */
@@ -76,11 +85,15 @@ typedef struct luda_seat {
     luda_mail *first, *last; /* resident: expected and arrived messages */
 } luda_seat;
 
+typedef struct luda_lane luda_lane;
+
 struct luda_board {
     atomic_int references;
     int size, resident;
     int spin; /* microseconds */
     atomic_uint pulse; /* counts changes, for spinning */
+    atomic_bool troubled; /* aborted, or a rank is lost */
+    luda_lane *lane;   /* where all ranks see the same memory, or NULL; set before the first call */
     pthread_mutex_t lock;
     bool aborted;
     luda_comm_fault abort_fault;
@@ -100,14 +113,10 @@ typedef struct luda_wait {
     const char *name; /* of the call */
 } luda_wait;
 
-void luda__board_arrive(luda_wait *wait, const luda_announcement *asked, const void *in, void *out);
+void luda__board_arrive(luda_wait *wait, const luda_announcement *asked);
 /* Waits for all ranks and compares; `asked` (size entries) is filled on a difference. */
 luda_status luda__board_agree(luda_wait *wait, luda_announcement *agreed, luda_announcement *asked,
                               luda_comm_fault *fault, const char **field);
-/* Addresses that the ranks of an agreed call brought, [size]. */
-void luda__board_addresses(luda_board *board, uint64_t sequence, const void **in, void **out);
-/* Rank threads: waits until all are through with each other's memory. Takes no deadline: nobody can be stuck in between. */
-void luda__board_depart(luda_board *board, int rank, uint64_t sequence);
 /* The rank ends its call; messages that still come for it are dropped. */
 void luda__board_over(luda_board *board, int rank, uint64_t sequence);
 /* This rank gives the call up and tells the others. */
@@ -134,12 +143,33 @@ void luda__board_wake(luda_board *board);
 void luda__board_wake_one(luda_board *board, int rank);
 void luda__board_sleep(luda_board *board, int rank, double until);
 bool luda__board_stopped(luda_wait *wait, luda_comm_fault *fault); /* aborted, closed or given up */
+/* Some rank that the call needs is gone. */
+bool luda__board_find_lost(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault);
+void luda__board_blame_absent(const luda_wait *wait, const luda_record *record, luda_comm_fault *fault);
+/* Until when a rank may sleep before it looks again. */
+double luda__board_patience(const luda_wait *wait);
+/* Which ranks a waiter still needs; false: none. */
+typedef bool (*luda_need)(luda_wait *wait, const void *what, bool *due);
+/* Waits in the data phase; `still` (NULL: what is needed changes under the lock) says the same for one who goes to sleep. */
+luda_status luda__await(luda_wait *wait, luda_need needed, const void *what,
+                        bool (*still)(luda_board *board, int rank, const void *what), luda_comm_fault *fault);
+/* lane.c: news for a rank that sleeps in the lane; what the slots say, into seats and the record of a call (0: none). */
+void luda__lane_ring(const luda_lane *lane, int rank);
+void luda__lane_pull(luda_board *board, uint64_t sequence);
+void luda__lane_release(luda_lane *lane);
 void luda__mail_clear(luda_board *board, int rank);
 
 /* --- Communicators (comm.c) --- */
 
 enum { LUDA_FLIGHTS = 128 };
 static const double luda__default_timeout = 300; /* seconds */
+
+/* Times in ticks, which are cheaper to read than a clock. */
+typedef struct luda_flight_row {
+    luda_flight flight; /* under the lock, but for: */
+    atomic_int state;
+    atomic_ullong started, finished;
+} luda_flight_row;
 
 struct luda_comm {
     luda_object base;
@@ -157,12 +187,15 @@ struct luda_comm {
     char detail[320];
     pthread_mutex_t work_lock; /* of the turn: who is in a call, and what waits for it (work.c) */
     pthread_cond_t turn;
-    bool busy, worker;
-    int works; /* started and not done */
+    atomic_bool busy; /* whoever sets it has the turn */
+    bool worker;
+    atomic_int works; /* started and not done */
     luda_work *first_work, *last_work;
     pthread_mutex_t flight_lock;
     uint64_t flown;
-    luda_flight flights[LUDA_FLIGHTS];
+    luda_flight_row flights[LUDA_FLIGHTS];
+    uint64_t born; /* ticks */
+    double born_at; /* luda__now */
 };
 
 /* What the caller of an operation passes. */
@@ -174,21 +207,22 @@ typedef struct luda_arguments {
     luda_comm_options options; /* complete: zeros where the caller gave none */
 } luda_arguments;
 
-/* One call of one rank, from set-up to end. */
+/* One call of one rank, from set-up to end. What is large comes last and is not cleared. */
 typedef struct luda_collective_run {
-    luda_comm *comm;
-    luda_wait wait;
-    luda_announcement asked;
-    luda_collective what;
-    luda_tensor *input, *output; /* references: contiguous, in host memory; NULL: none */
+    luda_comm *comm; /* lent */
+    luda_tensor *input, *output; /* references: contiguous, in host memory; NULL: none. One reference where both are one */
     int64_t *lengths;  /* [2][size], a copy of uneven sizes, and of what is received */
-    bool apart;        /* on a thread that must not make tensors: a late result lies in `detached` */
-    void *detached;
-    int64_t detached_shape[LUDA_MAX_DIMS];
+    void *detached;    /* a late result, made on a thread that must not make tensors: `apart` */
+    bool apart;
     luda_device device;
     uint64_t flight;
     luda_status local; /* found wrong before agreement; becomes a refusal */
+    bool mailed;       /* data went as messages of the board */
     bool fallen;       /* a fault was written into the communicator */
+    luda_wait wait;
+    luda_announcement asked;
+    luda_collective what;
+    int64_t detached_shape[LUDA_MAX_DIMS];
     luda_comm_fault fault;
 } luda_collective_run;
 
@@ -264,6 +298,12 @@ luda_way luda__choose(luda_comm_call call, int ranks, double bytes, const luda_n
 
 /* Copies `rows` runs of `bytes` between arrays whose runs lie `to_pitch` and `from_pitch` bytes apart. */
 void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_pitch, int64_t bytes, int64_t rows);
+
+/*
+ * Every rank's `in` is readable here. With `out` its memory is writable as well, and rank r reduces slice r into all of
+ * them; NULL: each rank only writes its own.
+ */
+void luda__share(const luda_collective *call, const void *const *in, void *const *out);
 
 /* The transport `local`, for one rank of a board. */
 luda_status luda__local_comm(luda_board *board, int rank, const luda_comm_options *options, luda_comm **out);

@@ -1,5 +1,5 @@
 /* Communicators: life, the frame around every call, what a failed call leaves to read, the flight record. */
-#include "collective.h"
+#include "lane.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,25 @@ static double wall_clock(void)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static uint64_t ticks(void)
+{
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#endif
+}
+
+/* Seconds since 1970. How long a tick takes is seen from the communicator's life. */
+static double time_of(const luda_comm *comm, uint64_t then)
+{
+    uint64_t now = ticks(), lived = now > comm->born ? now - comm->born : 1;
+    double second = luda__now() - comm->born_at;
+    return then == 0 ? 0 : wall_clock() - (double)(int64_t)(now - then) * second / (double)lived;
 }
 
 luda_status luda__options(const luda_comm_options *given, luda_comm_options *out)
@@ -78,6 +97,8 @@ luda_status luda_comm_new_over(const luda_transport *transport, luda_board *boar
     comm->link[1] = link_setting("LUDA_LINK_MESSAGE_US", 2);
     comm->link[2] = link_setting("LUDA_LINK_GBPS", 3);
     comm->timeout = chosen.timeout > 0 ? chosen.timeout : luda__default_timeout;
+    comm->born = ticks();
+    comm->born_at = luda__now();
     atomic_init(&comm->closed, false);
     pthread_mutex_init(&comm->flight_lock, NULL);
     pthread_mutex_init(&comm->work_lock, NULL);
@@ -178,8 +199,10 @@ luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_comm
         return luda__fail(LUDA_EINVAL, "%s: no communicator", name);
     if (atomic_load(&comm->closed))
         return luda__fail(LUDA_ECLOSED, "%s: the communicator was closed", name);
-    luda_comm_retain(comm);
-    memset(run, 0, sizeof *run);
+    memset(run, 0, offsetof(luda_collective_run, wait));
+    memset(&run->asked, 0, offsetof(luda_announcement, site));
+    memset((char *)&run->what + offsetof(luda_collective, rank), 0, sizeof run->what - offsetof(luda_collective, rank));
+    run->asked.site[0] = run->asked.note[0] = 0;
     run->comm = comm;
     run->wait = (luda_wait){
         .board = comm->board, .transport = &comm->transport, .rank = comm->rank, .timeout = comm->timeout, .name = name
@@ -204,30 +227,34 @@ void luda__run_refuse(luda_collective_run *run, luda_status status)
 void luda__run_depart(luda_collective_run *run)
 {
     luda_comm *comm = run->comm;
-    luda_flight *flight;
+    const luda_announcement *asked = &run->asked;
+    luda_flight_row *row;
     int64_t numel = 1;
-    for (int d = 0; d < run->asked.ndim; d++)
-        numel *= run->asked.shape[d] < 0 ? run->what.count : run->asked.shape[d];
     pthread_mutex_lock(&comm->flight_lock);
     run->flight = comm->flown++;
-    flight = &comm->flights[run->flight % LUDA_FLIGHTS];
-    *flight = (luda_flight){ .sequence = run->asked.sequence, .operation = run->wait.name, .dtype = run->asked.dtype,
-                             .ndim = run->asked.ndim, .state = LUDA_FLIGHT_QUEUED, .started = wall_clock() };
-    memcpy(flight->shape, run->asked.shape, sizeof flight->shape);
-    memcpy(flight->site, run->asked.site, sizeof flight->site);
-    flight->bytes =
-        run->asked.dtype >= 0 && run->asked.ndim >= 0 ? numel * luda_dtype_size((luda_dtype)run->asked.dtype) : 0;
+    row = &comm->flights[run->flight % LUDA_FLIGHTS];
+    row->flight.sequence = asked->sequence;
+    row->flight.operation = run->wait.name;
+    row->flight.dtype = asked->dtype;
+    row->flight.ndim = asked->ndim;
+    for (int d = 0; d < asked->ndim; d++)
+        numel *= row->flight.shape[d] = asked->shape[d] < 0 ? run->what.count : asked->shape[d];
+    row->flight.site[0] = 0;
+    if (asked->site[0])
+        memcpy(row->flight.site, asked->site, sizeof asked->site);
+    row->flight.bytes = asked->dtype >= 0 && asked->ndim >= 0 ? numel * luda__dtype_bytes[asked->dtype] : 0;
+    atomic_store_explicit(&row->state, LUDA_FLIGHT_QUEUED, memory_order_relaxed);
+    atomic_store_explicit(&row->started, ticks(), memory_order_relaxed);
+    atomic_store_explicit(&row->finished, 0, memory_order_relaxed);
     pthread_mutex_unlock(&comm->flight_lock);
 }
 
 static void set_flight(luda_collective_run *run, int state)
 {
-    luda_comm *comm = run->comm;
-    pthread_mutex_lock(&comm->flight_lock);
-    comm->flights[run->flight % LUDA_FLIGHTS].state = state;
+    luda_flight_row *row = &run->comm->flights[run->flight % LUDA_FLIGHTS];
     if (state >= LUDA_FLIGHT_DONE)
-        comm->flights[run->flight % LUDA_FLIGHTS].finished = wall_clock();
-    pthread_mutex_unlock(&comm->flight_lock);
+        atomic_store_explicit(&row->finished, ticks(), memory_order_relaxed);
+    atomic_store_explicit(&row->state, state, memory_order_relaxed);
 }
 
 static luda_status remember(luda_collective_run *run, const luda_comm_fault *fault)
@@ -246,8 +273,12 @@ luda_status luda__run_agree(luda_collective_run *run)
     run->asked.refused = run->local;
     run->asked.hash = luda__asked_hash(&run->asked);
     luda__run_depart(run);
-    luda__board_arrive(&run->wait, &run->asked, run->what.in, run->what.out);
-    status = luda__board_agree(&run->wait, &run->what.agreed, comm->asked, &fault, &comm->field);
+    if (comm->board->lane) {
+        status = luda__lane_agree(run, comm->asked, &fault, &comm->field);
+    } else {
+        luda__board_arrive(&run->wait, &run->asked);
+        status = luda__board_agree(&run->wait, &run->what.agreed, comm->asked, &fault, &comm->field);
+    }
     if (status != LUDA_OK)
         return remember(run, &fault);
     set_flight(run, LUDA_FLIGHT_RUNNING);
@@ -273,7 +304,9 @@ luda_status luda__run_settle(luda_collective_run *run, luda_status status)
     luda_comm *comm = run->comm;
     if (status != LUDA_OK && comm->transport.withdraw)
         comm->transport.withdraw(comm->transport.state);
-    if (run->wait.sequence) {
+    if (run->wait.sequence && comm->board->lane)
+        luda__lane_over(&run->wait);
+    if (run->wait.sequence && (run->mailed || !comm->board->lane)) {
         luda__mail_withdraw(comm->board, comm->rank, run->wait.sequence);
         luda__board_over(comm->board, comm->rank, run->wait.sequence);
     }
@@ -283,11 +316,11 @@ luda_status luda__run_settle(luda_collective_run *run, luda_status status)
 
 void luda__run_end(luda_collective_run *run)
 {
+    if (run->output != run->input)
+        luda_tensor_release(run->output);
     luda_tensor_release(run->input);
-    luda_tensor_release(run->output);
     free(run->detached);
     free(run->lengths);
-    luda_comm_release(run->comm);
 }
 
 /* --- What a failed call leaves --- */
@@ -340,10 +373,15 @@ int luda_comm_flights(luda_comm *comm)
 luda_status luda_comm_flight(luda_comm *comm, int index, luda_flight *out)
 {
     int count = luda_comm_flights(comm);
+    luda_flight_row *row;
     if (index < 0 || index >= count)
         return luda__fail(LUDA_EINDEX, "flight_record: row %d of %d", index, count);
     pthread_mutex_lock(&comm->flight_lock);
-    *out = comm->flights[(comm->flown - (uint64_t)count + (uint64_t)index) % LUDA_FLIGHTS];
+    row = &comm->flights[(comm->flown - (uint64_t)count + (uint64_t)index) % LUDA_FLIGHTS];
+    *out = row->flight;
+    out->state = atomic_load_explicit(&row->state, memory_order_relaxed);
+    out->started = time_of(comm, atomic_load_explicit(&row->started, memory_order_relaxed));
+    out->finished = time_of(comm, atomic_load_explicit(&row->finished, memory_order_relaxed));
     pthread_mutex_unlock(&comm->flight_lock);
     return LUDA_OK;
 }

@@ -2,6 +2,7 @@
  * Joining: a rank says who it is at the rendezvous, learns where the others listen, and connects to those before it while
  * those after it connect to it. All with one deadline, in the caller's thread; the mesh takes over the sockets.
  */
+#include "lane.h"
 #include "net.h"
 
 #include <errno.h>
@@ -297,6 +298,7 @@ luda_status luda_comm_connect(const char *address, const char *session, int rank
     joining j = { .rank = rank, .size = size, .server = -1, .listener = -1 };
     luda_address server;
     luda_status status;
+    luda_comm *comm = NULL;
     bool connected = false;
     if (size < 1 || size > LUDA_MAX_RANKS || rank < 0 || rank >= size)
         return luda__fail(LUDA_EINVAL, "connect: rank %d of %d ranks; up to %d are possible", rank, size,
@@ -315,7 +317,13 @@ luda_status luda_comm_connect(const char *address, const char *session, int rank
     LUDA_TRY_OR(status, wait_for_all(&j), done);
     LUDA_TRY_OR(status, connect_all(&j), done);
     connected = true;
-    status = luda__mesh_comm(rank, size, j.sockets, options, out);
+    status = luda__mesh_comm(rank, size, j.sockets, options, &comm);
+    if (status == LUDA_OK)
+        status = luda__lane_open(comm, j.deadline);
+    if (status == LUDA_OK)
+        *out = comm;
+    else
+        luda_comm_release(comm);
 done:
     clean_up(&j, connected);
     return status;

@@ -3,7 +3,7 @@
  * finds it there. A transport writes into the receiver's memory directly where the receiver came first. `busy` marks the
  * moments in which it writes without the lock; withdrawing waits for their end.
  */
-#include "collective.h"
+#include "lane.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -291,30 +291,33 @@ static void blame_late(luda_wait *wait, const bool *due, luda_comm_fault *fault)
     snprintf(fault->text, sizeof fault->text, "%s: timed out after %g s: %s %s", wait->name, wait->timeout, text, who);
 }
 
-/* Which ranks a waiter still needs; false: none. */
-typedef bool (*need)(luda_wait *wait, uint64_t what, const luda_slot_name *slot, bool *due);
-
-static bool need_steps(luda_wait *wait, uint64_t step, const luda_slot_name *slot, bool *due)
+static bool need_steps(luda_wait *wait, const void *step, bool *due)
 {
     bool any = false;
     for (luda_mail *m = wait->board->seats[wait->rank].first; m; m = m->next)
-        if (m->posted && m->slot.kind == LUDA_SLOT_STEP && m->slot.sequence == wait->sequence && m->slot.step <= step &&
-            !complete(m))
+        if (m->posted && m->slot.kind == LUDA_SLOT_STEP && m->slot.sequence == wait->sequence &&
+            m->slot.step <= *(const uint32_t *)step && !complete(m))
             any = due[m->from] = true;
     return any;
 }
 
-static bool need_message(luda_wait *wait, uint64_t from, const luda_slot_name *slot, bool *due)
+typedef struct awaited {
+    int from;
+    luda_slot_name slot;
+} awaited;
+
+static bool need_message(luda_wait *wait, const void *what, bool *due)
 {
+    const awaited *a = what;
     bool any = false;
     for (luda_mail *m = wait->board->seats[wait->rank].first; m; m = m->next)
-        if (m->posted && same_slot(m, (int)from, *slot) && !complete(m))
+        if (m->posted && same_slot(m, a->from, a->slot) && !complete(m))
             any = due[m->from] = true;
     return any;
 }
 
 /* Nobody in particular takes our data: found out by asking. */
-static bool need_flush(luda_wait *wait, uint64_t unused, const luda_slot_name *slot, bool *due)
+static bool need_flush(luda_wait *wait, const void *unused, bool *due)
 {
     return wait->board->seats[wait->rank].unsent > 0;
 }
@@ -342,22 +345,30 @@ static void ask_everyone(luda_wait *wait)
 }
 
 /* The one loop of the data phase. Near the deadline all others are asked where they are. */
-static luda_status await(luda_wait *wait, need needed, uint64_t what, const luda_slot_name *slot,
-                         luda_comm_fault *fault)
+luda_status luda__await(luda_wait *wait, luda_need needed, const void *what,
+                        bool (*still)(luda_board *board, int rank, const void *what), luda_comm_fault *fault)
 {
     luda_board *board = wait->board;
-    double ask_at = wait->deadline - fmin(wait->timeout / 2, 2.0);
-    bool asked = wait->transport->query == NULL, due[LUDA_MAX_RANKS];
+    double ask_at;
+    bool asked = wait->transport->query == NULL, due[LUDA_MAX_RANKS], news = false;
     luda_status status = LUDA_OK;
 
+    /* In a lane nobody looked at the clock so far. */
+    if (wait->deadline == 0)
+        wait->deadline = luda__now() + wait->timeout;
+    ask_at = wait->deadline - fmin(wait->timeout / 2, 2.0);
     pthread_mutex_lock(&board->lock);
     for (;;) {
         double now;
         memset(due, 0, (size_t)board->size);
-        if (!needed(wait, what, slot, due))
+        if (!needed(wait, what, due))
             break;
         now = luda__now();
         if (luda__board_stopped(wait, fault) || lost_among(wait, due, needed == need_flush, fault)) {
+            /* In a lane a rank may have done its part between the two looks, and then gone. */
+            news = still && !news;
+            if (news)
+                continue;
             status = (luda_status)fault->status;
             break;
         }
@@ -373,7 +384,10 @@ static luda_status await(luda_wait *wait, need needed, uint64_t what, const luda
             asked = true;
             continue;
         }
-        luda__board_sleep(board, wait->rank, asked ? wait->deadline : ask_at);
+        if (still)
+            luda__lane_sleep(board, wait->rank, asked ? wait->deadline : ask_at, still, what);
+        else
+            luda__board_sleep(board, wait->rank, asked ? wait->deadline : ask_at);
     }
     pthread_mutex_unlock(&board->lock);
     return status;
@@ -381,17 +395,17 @@ static luda_status await(luda_wait *wait, need needed, uint64_t what, const luda
 
 luda_status luda__mail_await(luda_wait *wait, uint32_t step, luda_comm_fault *fault)
 {
-    return await(wait, need_steps, step, NULL, fault);
+    return luda__await(wait, need_steps, &step, NULL, fault);
 }
 
 luda_status luda__mail_await_message(luda_wait *wait, int from, luda_slot_name slot, luda_comm_fault *fault)
 {
-    return await(wait, need_message, (uint64_t)from, &slot, fault);
+    return luda__await(wait, need_message, &(awaited){ from, slot }, NULL, fault);
 }
 
 luda_status luda__mail_flush(luda_wait *wait, luda_comm_fault *fault)
 {
-    return await(wait, need_flush, 0, NULL, fault);
+    return luda__await(wait, need_flush, NULL, NULL, fault);
 }
 
 void luda__mail_withdraw(luda_board *board, int rank, uint64_t sequence)

@@ -27,21 +27,26 @@ struct luda_work {
 
 static void reset_fault(luda_comm *comm)
 {
+    if (comm->fault.status == LUDA_OK)
+        return;
     comm->fault.status = LUDA_OK;
     comm->field = NULL;
     memset(comm->fault.culprits, 0, sizeof comm->fault.culprits);
 }
 
+static void wait_for_works(luda_comm *comm)
+{
+    pthread_mutex_lock(&comm->work_lock);
+    while (atomic_load(&comm->works) > 0)
+        pthread_cond_wait(&comm->turn, &comm->work_lock);
+    pthread_mutex_unlock(&comm->work_lock);
+}
+
 luda_status luda__comm_claim(luda_comm *comm, const char *name)
 {
-    bool taken;
-    pthread_mutex_lock(&comm->work_lock);
-    while (comm->works > 0)
-        pthread_cond_wait(&comm->turn, &comm->work_lock);
-    taken = comm->busy;
-    comm->busy = true;
-    pthread_mutex_unlock(&comm->work_lock);
-    if (taken)
+    if (atomic_load(&comm->works) > 0)
+        wait_for_works(comm);
+    if (atomic_exchange(&comm->busy, true))
         return luda__fail(LUDA_EINVAL,
                           "%s: another thread is in a call of this communicator; use one communicator a thread", name);
     reset_fault(comm);
@@ -50,8 +55,10 @@ luda_status luda__comm_claim(luda_comm *comm, const char *name)
 
 void luda__comm_yield(luda_comm *comm)
 {
+    atomic_store(&comm->busy, false);
+    if (atomic_load(&comm->works) == 0)
+        return;
     pthread_mutex_lock(&comm->work_lock);
-    comm->busy = false;
     pthread_cond_broadcast(&comm->turn);
     pthread_mutex_unlock(&comm->work_lock);
 }
@@ -74,20 +81,19 @@ static void *run_works(void *opaque)
     pthread_mutex_lock(&comm->work_lock);
     while (comm->first_work) {
         luda_work *work = comm->first_work;
-        while (comm->busy)
+        while (atomic_exchange(&comm->busy, true))
             pthread_cond_wait(&comm->turn, &comm->work_lock);
-        comm->busy = true;
         pthread_mutex_unlock(&comm->work_lock);
         reset_fault(comm);
         work->status = luda__call_exchange(&work->run);
         if (work->status != LUDA_OK)
             keep_failure(work);
         pthread_mutex_lock(&comm->work_lock);
-        comm->busy = false;
+        atomic_store(&comm->busy, false);
         comm->first_work = work->next;
         if (!comm->first_work)
             comm->last_work = NULL;
-        comm->works--;
+        atomic_fetch_sub(&comm->works, 1);
         work->done = true;
         luda__release(work); /* before anybody hears of it: what it holds is gone when its last user is */
         pthread_cond_broadcast(&comm->turn);
@@ -117,7 +123,7 @@ static luda_status enqueue(luda_work *work)
     luda_comm *comm = work->run.comm;
     luda_status status;
     pthread_mutex_lock(&comm->work_lock);
-    status = comm->busy && !comm->worker
+    status = atomic_load(&comm->busy) && !comm->worker
                  ? luda__fail(LUDA_EINVAL, "%s: another thread is in a call of this communicator", work->run.wait.name)
                  : start_worker(comm);
     if (status == LUDA_OK) {
@@ -127,7 +133,7 @@ static luda_status enqueue(luda_work *work)
         else
             comm->first_work = work;
         comm->last_work = work;
-        comm->works++;
+        atomic_fetch_add(&comm->works, 1);
     }
     pthread_mutex_unlock(&comm->work_lock);
     return status;
@@ -141,6 +147,7 @@ static void destroy(void *object)
     luda_tensor_release(work->result);
     luda_tensor_release(work->arguments.tensor);
     luda__run_end(&work->run);
+    luda_comm_release(work->run.comm);
     free(work->asked);
     free(work);
 }
@@ -166,6 +173,7 @@ luda_status luda_comm_start(luda_comm *comm, luda_comm_call call, luda_tensor *t
         free(work);
         return status;
     }
+    luda_comm_retain(comm);
     if (tensor)
         luda_tensor_retain(tensor);
     work->arguments.tensor = tensor;

@@ -55,6 +55,53 @@ static inline double value(int r, int64_t i)
     return (double)((i * 7 + r * 5 + 3) % 11 - 5);
 }
 
+/* The same where an element type has no signs, or only two values. */
+static inline double entry(luda_dtype dtype, int r, int64_t i)
+{
+    return dtype == LUDA_BOOL ? value(r, i) > 0 : dtype == LUDA_U8 ? fabs(value(r, i)) : value(r, i);
+}
+
+/* The reduction by plain arithmetic: doubles for floats, 64-bit integers for the rest. */
+static inline double expected(luda_reduction reduction, luda_dtype dtype, int size, int64_t i)
+{
+    bool floating = dtype <= LUDA_BF16;
+    double x = 0;
+    int64_t n = 0;
+    for (int r = 0; r < size; r++) {
+        double v = entry(dtype, r, i);
+        int64_t k = (int64_t)v;
+        switch (reduction) {
+        case LUDA_REDUCE_SUM: case LUDA_REDUCE_MEAN: x += v; n += k; break;
+        case LUDA_REDUCE_PROD: x = r ? x * v : v; n = r ? n * k : k; break;
+        case LUDA_REDUCE_MIN: x = r ? fmin(x, v) : v; n = (int64_t)x; break;
+        case LUDA_REDUCE_MAX: x = r ? fmax(x, v) : v; n = (int64_t)x; break;
+        case LUDA_REDUCE_AND: n = r ? n & k : k; break;
+        case LUDA_REDUCE_OR: n = r ? n | k : k; break;
+        default: n = r ? n ^ k : k; break;
+        }
+    }
+    if (floating)
+        return reduction == LUDA_REDUCE_MEAN ? x / size : x;
+    /* Narrow integers wrap. */
+    return dtype == LUDA_U8 ? (uint8_t)n : dtype == LUDA_I8 ? (int8_t)n : dtype == LUDA_I16 ? (int16_t)n : (double)n;
+}
+
+static inline bool offered(luda_reduction reduction, luda_dtype dtype)
+{
+    bool bits = reduction >= LUDA_REDUCE_AND;
+    if (dtype <= LUDA_BF16)
+        return !bits;
+    return dtype == LUDA_BOOL ? bits || reduction == LUDA_REDUCE_MIN || reduction == LUDA_REDUCE_MAX
+                              : reduction != LUDA_REDUCE_MEAN;
+}
+
+/* Relative; products and quotients of halves round. */
+static inline double tolerance(luda_dtype dtype, double x)
+{
+    const double unit[] = { [LUDA_F64] = 0x1p-52, [LUDA_F32] = 0x1p-23, [LUDA_F16] = 0x1p-10, [LUDA_BF16] = 0x1p-7 };
+    return dtype <= LUDA_BF16 ? fabs(x) * unit[dtype] : 0;
+}
+
 static inline luda_tensor *filled(luda_dtype dtype, int ndim, const int64_t *shape, const double *values)
 {
     luda_tensor *t = NULL;
@@ -170,9 +217,18 @@ static void new_local(int size, luda_comm **comms)
     EXPECT_OK(luda_comm_new_local_group(size, NULL, comms));
 }
 
+/* The same without memory in common. */
+static void new_sockets(int size, luda_comm **comms)
+{
+    setenv("LUDA_LANE", "off", 1);
+    new_tcp(size, comms);
+    unsetenv("LUDA_LANE");
+}
+
 /* What carries a group. */
-enum { LOCAL, COURIER, TCP, CARRIERS };
-static void (*const carriers[CARRIERS])(int size, luda_comm **comms) = { new_local, new_couriers, new_tcp };
+enum { LOCAL, COURIER, TCP, SOCKETS, CARRIERS };
+static void (*const carriers[CARRIERS])(int size, luda_comm **comms) = { new_local, new_couriers, new_tcp,
+                                                                         new_sockets };
 
 static inline void run_over(int carrier, int size, void (*body)(luda_comm *, int, void *), void *arg)
 {

@@ -8,52 +8,11 @@
 
 static const int64_t counts[] = { 0, 1, 3, 5, 257 };
 
-/* The reduction by plain arithmetic: doubles for floats, 64-bit integers for the rest. */
-static double expected(luda_reduction reduction, luda_dtype dtype, int size, int64_t i)
-{
-    bool floating = dtype <= LUDA_BF16, small = dtype == LUDA_U8 || dtype == LUDA_BOOL;
-    double x = 0;
-    int64_t n = 0;
-    for (int r = 0; r < size; r++) {
-        double v = dtype == LUDA_BOOL ? value(r, i) > 0 : small ? fabs(value(r, i)) : value(r, i);
-        int64_t k = (int64_t)v;
-        switch (reduction) {
-        case LUDA_REDUCE_SUM: case LUDA_REDUCE_MEAN: x += v; n += k; break;
-        case LUDA_REDUCE_PROD: x = r ? x * v : v; n = r ? n * k : k; break;
-        case LUDA_REDUCE_MIN: x = r ? fmin(x, v) : v; n = (int64_t)x; break;
-        case LUDA_REDUCE_MAX: x = r ? fmax(x, v) : v; n = (int64_t)x; break;
-        case LUDA_REDUCE_AND: n = r ? n & k : k; break;
-        case LUDA_REDUCE_OR: n = r ? n | k : k; break;
-        default: n = r ? n ^ k : k; break;
-        }
-    }
-    if (floating)
-        return reduction == LUDA_REDUCE_MEAN ? x / size : x;
-    /* Narrow integers wrap. */
-    return dtype == LUDA_U8 ? (uint8_t)n : dtype == LUDA_I8 ? (int8_t)n : dtype == LUDA_I16 ? (int16_t)n : (double)n;
-}
-
-static bool offered(luda_reduction reduction, luda_dtype dtype)
-{
-    bool bits = reduction >= LUDA_REDUCE_AND;
-    if (dtype <= LUDA_BF16)
-        return !bits;
-    return dtype == LUDA_BOOL ? bits || reduction == LUDA_REDUCE_MIN || reduction == LUDA_REDUCE_MAX
-                              : reduction != LUDA_REDUCE_MEAN;
-}
-
-/* Relative; products and quotients of halves round. */
-static double tolerance(luda_dtype dtype, double x)
-{
-    const double unit[] = { [LUDA_F64] = 0x1p-52, [LUDA_F32] = 0x1p-23, [LUDA_F16] = 0x1p-10, [LUDA_BF16] = 0x1p-7 };
-    return dtype <= LUDA_BF16 ? fabs(x) * unit[dtype] : 0;
-}
-
 static luda_tensor *rank_tensor(luda_dtype dtype, int rank, int64_t n)
 {
     double values[257];
     for (int64_t i = 0; i < n; i++)
-        values[i] = dtype == LUDA_BOOL ? value(rank, i) > 0 : dtype == LUDA_U8 ? fabs(value(rank, i)) : value(rank, i);
+        values[i] = entry(dtype, rank, i);
     return vector(dtype, n, values);
 }
 

@@ -5,6 +5,7 @@ local args = require "luda.args"
 local errors = require "luda.error"
 local memory = require "luda.memory"
 local tensors = require "luda.tensor"
+local site = require "luda.dist.site"
 
 local ffi, C, context = lib.ffi, lib.C, lib.context
 
@@ -105,8 +106,8 @@ function M.call_options(self, op, given, known)
   local options = self.options
   ffi.fill(options, ffi.sizeof(options))
   options.size = ffi.sizeof(options)
-  self.site = errors.where() -- lent to C until the call returns
-  options.site = self.site
+  site.write()
+  options.site = site.text
   if given then
     given = args.options(op, given, known)
     if given.algorithm or given.arity then

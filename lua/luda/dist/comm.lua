@@ -171,6 +171,24 @@ function Comm:barrier(options)
   check(self, C.luda_comm_barrier(pointer, settings))
 end
 
+--- A tensor in memory that the ranks of a host share, for what is reduced in place again and again: all_reduce_ needs no copy
+--- of it. The same call on every rank; the values are undefined. It lives on after the communicator; after a call that
+--- failed while data moved, take a new one.
+---@param shape integer[]
+---@param options? {dtype: string?, timeout: number?}
+---@return luda.Tensor
+function Comm:empty(shape, options)
+  local pointer, out = open(self, "empty"), ffi.new("luda_tensor *[1]")
+  local given = args.options("empty", options, { dtype = "f32", timeout = args.absent })
+  local settings = call_options(self, "empty", given.timeout and { timeout = given.timeout }, PLAIN)
+  shape = args.sizes("empty", shape)
+  local sizes = ffi.new("int64_t[?]", C.LUDA_MAX_DIMS)
+  for i = 1, #shape do
+    sizes[i - 1] = shape[i]
+  end
+  return result(self, C.luda_comm_empty(pointer, args.dtype("empty", given.dtype), #shape, sizes, settings, out), out)
+end
+
 --- Every pending and later call of every rank fails with this text.
 function Comm:abort(text)
   C.luda_comm_abort(open(self, "abort"), tostring(text or "aborted"))

@@ -70,7 +70,7 @@ end
 ---@param options? {root: integer?, buffers: boolean?}
 function DataParallel:init(comm, model, options)
   options = args.options("DataParallel", options, { root = 0, buffers = false })
-  self.comm, self.model, self.rows = comm, model, walk(model)
+  self.comm, self.model, self.rows, self.buckets = comm, model, walk(model), {}
   self.structure = structure(self.rows)
   local header = ("root %s, buffers %s\n"):format(tostring(options.root), tostring(options.buffers))
   agree(comm, "DataParallel", header .. self.structure, first_difference)
@@ -167,13 +167,39 @@ local function contribution(row, grads, weight)
   return g:to(wide):reshape(-1)
 end
 
+--- The sum of all ranks' values, in memory that the ranks of a host share. A bucket is used again only after a success: a rank
+--- that came late to a call that failed may still write into it.
+local function sum_of(self, flat, dtype)
+  local numel, start = 0, 1
+  for _, values in ipairs(flat) do
+    if values.device ~= "cpu" then
+      return self.comm:all_reduce(functions.cat(flat, 1), "sum")
+    end
+    numel = numel + values.numel
+  end
+  local bucket = self.buckets[dtype]
+  self.buckets[dtype] = nil
+  if bucket and bucket.numel ~= numel then
+    scope.release(bucket)
+    bucket = nil
+  end
+  bucket = bucket or scope.keep(self.comm:empty({ numel }, { dtype = dtype }))
+  for _, values in ipairs(flat) do
+    bucket:narrow(1, start, values.numel):copy_(values)
+    start = start + values.numel
+  end
+  self.comm:all_reduce_(bucket, "sum")
+  self.buckets[dtype] = bucket
+  return bucket
+end
+
 --- One collective for all gradients of a dtype.
-local function reduce_bucket(self, rows, grads, weight, total, options, reduced)
+local function reduce_bucket(self, rows, dtype, grads, weight, total, options, reduced)
   local flat = {}
   for i, row in ipairs(rows) do
     flat[i] = contribution(row, grads, weight)
   end
-  local sum = self.comm:all_reduce(functions.cat(flat, 1), "sum") / total
+  local sum = sum_of(self, flat, dtype) / total
   local start = 1
   for _, row in ipairs(rows) do
     local p = row.parameter
@@ -205,7 +231,7 @@ function DataParallel:reduce(grads, weight, options)
     end
     for _, dtype in ipairs { "f32", "f64" } do
       if #buckets[dtype] > 0 then
-        reduce_bucket(self, buckets[dtype], grads, weight, total, options, reduced)
+        reduce_bucket(self, buckets[dtype], dtype, grads, weight, total, options, reduced)
       end
     end
     return reduced, total
