@@ -617,7 +617,9 @@ typedef enum luda_reduction {
 
 /*
  * How data moves. direct: rank r sums slice r in rank order and hands it back. default: the communicator's own, or
- * direct. auto: chosen by the size of the world, the same on all ranks.
+ * direct. auto: the one that a model of latency and bandwidth expects to be fastest, the same on all ranks. The model's
+ * constants are read when a communicator is made, from LUDA_LINK_LATENCY_US (20), LUDA_LINK_MESSAGE_US (2; the time a
+ * rank is busy with a message) and LUDA_LINK_GBPS (3; gigabytes a second); ranks must agree about them.
  */
 typedef enum luda_algorithm {
 #define LUDA_ALGORITHM(name, NAME) LUDA_ALGORITHM_##NAME,
@@ -651,6 +653,10 @@ typedef struct luda_comm_options {
     int32_t port;      /* of luda_comm_connect: where other ranks connect to this one; 0: a free one */
     int32_t connections; /* of luda_comm_connect: TCP connections for data between two ranks, 1 to 64; equal on all ranks.
                             Default: LUDA_CONNECTIONS in the environment, or 1 */
+    const int64_t *sizes;    /* uneven pieces: the length of each rank's along dim; NULL: equal ones */
+    const int64_t *received; /* all_to_all with sizes: what comes from each rank; NULL: the ranks ask each other */
+    int32_t pieces;          /* entries of sizes and of received: one a rank */
+    int32_t arity;           /* children of a node of a tree; default 2. 1 is a chain */
 } luda_comm_options;
 
 /* The ranks of one process: out[r] is for the thread that is rank r. */
@@ -681,19 +687,25 @@ LUDA_API luda_status luda_comm_reduce(luda_comm *comm, luda_tensor *tensor, luda
  */
 LUDA_API luda_status luda_comm_broadcast(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
                                          luda_tensor **out);
-/* Joins equal pieces in rank order along options->dim. */
+/*
+ * Joins pieces in rank order along options->dim: equal ones, or as long as options->sizes says, the same list on every
+ * rank. Pieces may be empty.
+ */
 LUDA_API luda_status luda_comm_all_gather(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
                                           luda_tensor **out);
-/* Rank r gets the r-th of `size` equal slices of the reduction along options->dim. */
+/* Rank r gets the r-th of `size` slices of the reduction along options->dim: equal ones, or of options->sizes. */
 LUDA_API luda_status luda_comm_reduce_scatter(luda_comm *comm, luda_tensor *tensor, luda_reduction reduction,
                                               const luda_comm_options *options, luda_tensor **out);
 /* all_gather at the root only; *out is NULL elsewhere. */
 LUDA_API luda_status luda_comm_gather(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
                                       luda_tensor **out);
-/* Rank r gets the r-th slice of the root's tensor; other ranks pass NULL. */
+/* Rank r gets the r-th slice of the root's tensor; other ranks pass NULL, and the same options->sizes if there are any. */
 LUDA_API luda_status luda_comm_scatter(luda_comm *comm, luda_tensor *tensor, int root, const luda_comm_options *options,
                                        luda_tensor **out);
-/* Slice q of rank r becomes slice r of rank q. */
+/*
+ * Slice q of rank r becomes slice r of rank q. Uneven: options->sizes is what this rank sends to each and differs by rank.
+ * options->received, on all ranks or on none, saves a message in a row; where it is not what the others send, LUDA_ESHAPE.
+ */
 LUDA_API luda_status luda_comm_all_to_all(luda_comm *comm, luda_tensor *tensor, const luda_comm_options *options,
                                           luda_tensor **out);
 /*
@@ -719,11 +731,12 @@ LUDA_API luda_status luda_comm_empty(luda_comm *comm, luda_dtype dtype, int ndim
 LUDA_API luda_status luda_comm_split(luda_comm *comm, int color, int key, const luda_comm_options *options, luda_comm **out);
 
 /*
- * A call that goes on while the caller does something else: any but send and recv, and only where this rank knows shape
- * and dtype. Calls run in the order in which they were started; the other functions wait for all of them first. The
- * tensor must not be changed until the work is done, and for in_place (all_reduce only) not be read either. wait: the
- * result (NULL out: not wanted), or LUDA_ETIMEOUT after `timeout` seconds, and then the work goes on. Releasing does not
- * cancel. For a failure, culprits as for luda_comm_culprits.
+ * A call that goes on while the caller does something else: any but send and recv. Calls run in the order in which they
+ * were started; the other functions wait for all of them first. The work keeps the tensor; it must not be changed until
+ * the work is done, and for in_place (all_reduce only) not be read either. wait: the result (NULL out: not wanted), or
+ * LUDA_ETIMEOUT after `timeout` seconds, and then the work goes on. The result of a tracked tensor is tied to it where it
+ * is first waited for: waits must have the same order on all ranks. Releasing does not cancel. For a failure: culprits,
+ * difference and failure as for luda_comm_culprits, of this work.
  */
 typedef struct luda_work luda_work;
 LUDA_API luda_status luda_comm_start(luda_comm *comm, luda_comm_call call, luda_tensor *tensor, luda_reduction reduction,
@@ -731,6 +744,8 @@ LUDA_API luda_status luda_comm_start(luda_comm *comm, luda_comm_call call, luda_
 LUDA_API int luda_work_done(luda_work *work);
 LUDA_API luda_status luda_work_wait(luda_work *work, double timeout, luda_tensor **out);
 LUDA_API int luda_work_culprits(luda_work *work, int32_t *ranks, int capacity);
+LUDA_API const char *luda_work_difference(luda_work *work);
+LUDA_API const char *luda_work_failure(luda_work *work, int index, int32_t *rank);
 LUDA_API void luda_work_release(luda_work *work);
 
 /*

@@ -24,11 +24,14 @@ typedef struct luda_announcement {
     int32_t operation; /* LUDA_CALL rows */
     int32_t reduction, root, algorithm, dim, tracked;
     int32_t dtype, ndim;
-    int64_t shape[LUDA_MAX_DIMS];
+    int32_t arity;    /* of a tree */
+    int32_t link[3];  /* algorithm auto: what the choice goes by; nanoseconds, nanoseconds, megabytes a second */
+    int64_t sizes;    /* 0: even pieces; else a digest of the uneven ones, or how all_to_all learns them */
+    int64_t shape[LUDA_MAX_DIMS]; /* -1: an extent that differs by rank */
     int32_t sender;   /* broadcast: this rank passes a tensor */
     int32_t refused;  /* a status: the rank cannot make the call; `note` says why */
-    char site[64]; /* the words come last: most announcements have none */
-    char note[160];
+    char site[64];    /* the words come last: most announcements have none */
+    char note[160];   /* why it refuses, or its uneven sizes in words */
 } luda_announcement;
 
 /* Why a call failed, for every rank. */
@@ -53,6 +56,9 @@ typedef struct luda_collective {
     const void *in; /* contiguous; NULL where the rank passes nothing */
     void *out;      /* contiguous; NULL where the rank gets nothing; may equal `in` */
     int64_t outer, count, inner; /* of the *whole* tensor: [outer, count, inner], cut or joined along count */
+    /* Uneven pieces, along count, [size]; NULL: even ones. Such calls go by step lists, never to `collective`. */
+    const int64_t *sizes;    /* of each rank; all_to_all: what this rank sends to each */
+    const int64_t *received; /* all_to_all: what this rank gets from each */
 } luda_collective;
 
 typedef struct luda_board luda_board;

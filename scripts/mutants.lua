@@ -89,12 +89,16 @@ KINDS.headers = {
   sites = function(path, text, sites)
     find_sites(path, text, "a%->(%w+) == b%->%1", "true", sites)
     find_sites(path, text, "memcmp%(a%->shape, b%->shape, [^=]* == 0", "true", sites)
-    find_sites(path, text, "%(uint32_t%)asked%->(%w+)", "0u", sites)
+    find_sites(path, text, "memcmp%(a%->link, b%->link, [^=]* == 0", "true", sites)
+    find_sites(path, text, "%(uint32_t%)asked%->link%[%d%]", "0u", sites)
+    find_sites(path, text, "%(uint64_t%)asked%->sizes", "0u", sites)
+    find_sites(path, text, "%(uint32_t%)asked%->(%w+)%f[^%w%[]", "0u", sites)
     find_sites(path, text, "%(uint64_t%)asked%->shape%[d%]", "0u", sites)
   end,
-  build = "ninja -C %s collective_test collective_faults_test collective_gradient_test",
+  build = "ninja -C %s collective_test collective_faults_test collective_gradient_test collective_pieces_test",
   killer = function()
-    return programs { "spec/collective_test", "spec/collective_faults_test", "spec/collective_gradient_test" }
+    return programs { "spec/collective_test", "spec/collective_faults_test", "spec/collective_gradient_test",
+      "spec/collective_pieces_test" }
   end,
 }
 

@@ -111,14 +111,30 @@ const char *luda__culprits_text(const luda_comm_fault *fault, int size, char *bu
 
 /* --- Announcements --- */
 
+/* " by tree(4)"; nothing for direct. */
+static const char *way_text(const luda_announcement *asked, char *buffer, size_t room)
+{
+    const char *name = luda_algorithm_name((luda_algorithm)asked->algorithm);
+    if (asked->algorithm <= LUDA_ALGORITHM_DIRECT || !name)
+        buffer[0] = 0;
+    else if (asked->algorithm == LUDA_ALGORITHM_TREE)
+        snprintf(buffer, room, " by tree(%d)", asked->arity);
+    else if (asked->algorithm == LUDA_ALGORITHM_AUTO)
+        snprintf(buffer, room, " by auto for links of %g us, %g us a message, %g GB/s", asked->link[0] * 1e-3,
+                 asked->link[1] * 1e-3, asked->link[2] * 1e-3);
+    else
+        snprintf(buffer, room, " by %s", name);
+    return buffer;
+}
+
 const char *luda__asked_text(const luda_announcement *asked, char *buffer, size_t room)
 {
-    char shape[96] = "[?]", root[48] = "", dim[48] = "";
+    char shape[96] = "[?]", root[48] = "", dim[48] = "", way[96];
     bool reduces = asked->operation == LUDA_CALL_ALL_REDUCE || asked->operation == LUDA_CALL_REDUCE ||
                    asked->operation == LUDA_CALL_REDUCE_SCATTER;
     bool rooted = asked->operation == LUDA_CALL_REDUCE || asked->operation == LUDA_CALL_BROADCAST ||
                   asked->operation == LUDA_CALL_GATHER || asked->operation == LUDA_CALL_SCATTER;
-    bool direct = asked->algorithm <= LUDA_ALGORITHM_DIRECT;
+    bool uneven = asked->sizes > 0 && !asked->refused;
 
     if (asked->operation == LUDA_CALL_BARRIER) {
         snprintf(buffer, room, "barrier%s%s", asked->site[0] ? " at " : "", asked->site);
@@ -130,11 +146,10 @@ const char *luda__asked_text(const luda_announcement *asked, char *buffer, size_
         snprintf(root, sizeof root, " root %d", asked->root);
     if (asked->dim > 0)
         snprintf(dim, sizeof dim, " along axis %d of %d", asked->dim, asked->ndim);
-    snprintf(buffer, room, "%s%s%s %s %s%s%s%s%s%s%s%s", luda__call_name(asked->operation), reduces ? " " : "",
+    snprintf(buffer, room, "%s%s%s %s %s%s%s%s%s%s%s%s%s", luda__call_name(asked->operation), reduces ? " " : "",
              reduces && in_range(asked->reduction, LUDA_REDUCE_COUNT) ? reductions[asked->reduction].name : "",
-             asked->dtype >= 0 ? luda_dtype_name((luda_dtype)asked->dtype) : "?", shape, dim, root,
-             direct ? "" : " by ",
-             direct || !in_range(asked->algorithm, LUDA_ALGORITHM_COUNT) ? "" : algorithms[asked->algorithm],
+             asked->dtype >= 0 ? luda_dtype_name((luda_dtype)asked->dtype) : "?", shape, dim,
+             uneven ? " in sizes " : "", uneven ? asked->note : "", root, way_text(asked, way, sizeof way),
              asked->tracked > 0 ? " tracked" : "", asked->site[0] ? " at " : "", asked->site);
     return buffer;
 }
@@ -152,6 +167,9 @@ uint64_t luda__asked_hash(const luda_announcement *asked)
     hash = mix(hash, (uint64_t)(uint32_t)asked->algorithm << 32 | (uint32_t)asked->dim);
     hash = mix(hash, (uint64_t)(uint32_t)asked->tracked << 32 | (uint32_t)asked->dtype);
     hash = mix(hash, (uint64_t)(uint32_t)asked->ndim << 32 | (uint32_t)asked->refused);
+    hash = mix(hash, (uint64_t)(uint32_t)asked->arity << 32 | (uint32_t)asked->link[0]);
+    hash = mix(hash, (uint64_t)(uint32_t)asked->link[1] << 32 | (uint32_t)asked->link[2]);
+    hash = mix(hash, (uint64_t)asked->sizes);
     for (int d = 0; d < asked->ndim; d++)
         hash = mix(hash, (uint64_t)asked->shape[d]);
     return hash;
@@ -159,7 +177,8 @@ uint64_t luda__asked_hash(const luda_announcement *asked)
 
 /* The compared fields, most telling first. */
 #define FIELDS(FIELD) \
-    FIELD(operation) FIELD(dtype) FIELD(shape) FIELD(reduction) FIELD(root) FIELD(algorithm) FIELD(dim) FIELD(tracked)
+    FIELD(operation) FIELD(dtype) FIELD(sizes) FIELD(shape) FIELD(reduction) FIELD(root) FIELD(algorithm) FIELD(arity) \
+    FIELD(link) FIELD(dim) FIELD(tracked)
 #define FIELD(name) FIELD_##name,
 enum { FIELDS(FIELD) FIELD_COUNT };
 #undef FIELD
@@ -170,12 +189,15 @@ static const char *const field_names[] = { FIELDS(FIELD) };
 
 static bool known(const luda_announcement *a, int field)
 {
-    const int32_t value[] = { [FIELD_operation] = a->operation,
+    const int64_t value[] = { [FIELD_operation] = a->operation,
                               [FIELD_dtype] = a->dtype,
+                              [FIELD_sizes] = a->sizes,
                               [FIELD_shape] = a->ndim,
                               [FIELD_reduction] = a->reduction,
                               [FIELD_root] = a->root,
                               [FIELD_algorithm] = a->algorithm,
+                              [FIELD_arity] = a->arity,
+                              [FIELD_link] = a->link[0],
                               [FIELD_dim] = a->dim,
                               [FIELD_tracked] = a->tracked };
     return value[field] >= 0;
@@ -185,11 +207,14 @@ static bool equal(const luda_announcement *a, const luda_announcement *b, int fi
 {
     const bool same[] = { [FIELD_operation] = a->operation == b->operation,
                           [FIELD_dtype] = a->dtype == b->dtype,
+                          [FIELD_sizes] = a->sizes == b->sizes,
                           [FIELD_shape] = a->ndim == b->ndim && (a->ndim < 0 || a->ndim > LUDA_MAX_DIMS ||
                                                                  memcmp(a->shape, b->shape, (size_t)a->ndim * 8) == 0),
                           [FIELD_reduction] = a->reduction == b->reduction,
                           [FIELD_root] = a->root == b->root,
                           [FIELD_algorithm] = a->algorithm == b->algorithm,
+                          [FIELD_arity] = a->arity == b->arity,
+                          [FIELD_link] = memcmp(a->link, b->link, sizeof a->link) == 0,
                           [FIELD_dim] = a->dim == b->dim,
                           [FIELD_tracked] = a->tracked == b->tracked };
     return same[field];
@@ -239,6 +264,13 @@ static void blame_minority(const luda_announcement *asked, int size, int field, 
             luda__blame(fault, r);
 }
 
+/* What would have made pieces of two lengths a valid call. */
+static const char *uneven_hint(const luda_announcement *asked, int field)
+{
+    bool joins = asked->operation == LUDA_CALL_ALL_GATHER || asked->operation == LUDA_CALL_GATHER;
+    return joins && field == FIELD_shape && asked->sizes == 0 ? " (sizes= joins pieces of different lengths)" : "";
+}
+
 /* "; ranks 0, 1 and 3 ask for …" of all ranks that ask for the same as rank `like` in this field. */
 static void append_asked(luda_comm_fault *fault, const luda_announcement *asked, int size, int like, int field)
 {
@@ -261,8 +293,8 @@ static void append_asked(luda_comm_fault *fault, const luda_announcement *asked,
 /* First what the ranks to blame ask for: of many ranks, the text holds only some. */
 static luda_status differ(const luda_announcement *asked, int size, int me, int field, luda_comm_fault *fault)
 {
-    luda__fault(fault, LUDA_EMISMATCH, "%s: ranks disagree about the %s: ", luda__call_name(asked[me].operation),
-                field_names[field]);
+    luda__fault(fault, LUDA_EMISMATCH, "%s: ranks disagree about the %s%s: ", luda__call_name(asked[me].operation),
+                field_names[field], uneven_hint(&asked[me], field));
     blame_minority(asked, size, field, fault);
     for (int blamed = 1; blamed >= 0; blamed--)
         for (int r = 0; r < size; r++)

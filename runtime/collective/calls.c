@@ -4,6 +4,7 @@
  */
 #include "lane.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* --- What an operation takes and gives --- */
@@ -47,9 +48,17 @@ static luda_status check_dim(luda_collective_run *run, const luda_arguments *a)
         return luda__fail(LUDA_EINVAL, "%s: axis %d of a %d-dimensional tensor", run->wait.name, dim, ndim);
     run->asked.dim = dim < 0 ? dim + ndim : dim;
     length = luda_tensor_shape(a->tensor)[run->asked.dim];
-    if (operations[run->asked.operation].cuts && length % run->comm->size != 0)
-        return luda__fail(LUDA_ESHAPE, "%s: %lld along the axis do not divide among %d ranks", run->wait.name,
-                          (long long)length, run->comm->size);
+    if (a->options.sizes) {
+        run->asked.ndim = -1; /* unknown, should the sizes be wrong */
+        LUDA_TRY(luda__check_sizes(run, &a->options, length));
+        run->asked.ndim = ndim;
+        run->asked.shape[run->asked.dim] = run->asked.operation == LUDA_CALL_ALL_TO_ALL
+                                               ? -1
+                                               : luda__sizes_sum(a->options.sizes, run->comm->size);
+    } else if (operations[run->asked.operation].cuts && length % run->comm->size != 0) {
+        return luda__fail(LUDA_ESHAPE, "%s: %lld along the axis do not divide among %d ranks; sizes= cuts unevenly",
+                          run->wait.name, (long long)length, run->comm->size);
+    }
     return LUDA_OK;
 }
 
@@ -95,11 +104,15 @@ static luda_status ask(luda_collective_run *run, const luda_arguments *a)
     int operation = run->asked.operation;
     if (has_root(operation))
         LUDA_TRY(check_root(run, a));
+    if (a->options.sizes && !has_dim(operation))
+        return luda__fail(LUDA_EINVAL, "%s: takes no sizes; nothing is joined or cut", run->wait.name);
     if (!a->tensor) {
         bool must = operations[operation].takes == EVERYBODY ||
                     (operations[operation].takes == ROOT && a->root == run->comm->rank);
         if (has_dim(operation))
             run->asked.dim = a->options.dim < 0 ? -1 : a->options.dim;
+        if (a->options.sizes)
+            LUDA_TRY(luda__check_sizes(run, &a->options, -1));
         return must ? luda__fail(LUDA_EINVAL, "%s: rank %d must pass a tensor", run->wait.name, run->comm->rank)
                     : LUDA_OK;
     }
@@ -143,19 +156,56 @@ static bool gets(const luda_collective_run *run, int root)
     return gives == EVERYBODY || (gives == ROOT && root == run->comm->rank);
 }
 
+/* The result's length along dim; -1: not known yet. */
+static int64_t result_length(const luda_collective *what, int operation, int64_t length)
+{
+    if (operations[operation].shape == CUT)
+        return what->sizes ? what->sizes[what->rank] : length / what->size;
+    if (operation != LUDA_CALL_ALL_TO_ALL || !what->sizes)
+        return what->count;
+    return what->received ? luda__sizes_sum(what->received, what->size) : -1;
+}
+
+static luda_status make_output(luda_collective_run *run, const luda_announcement *known, const int64_t *shape)
+{
+    luda_device cpu = { LUDA_CPU, 0 };
+    int64_t bytes = luda_dtype_size((luda_dtype)known->dtype);
+    if (!run->apart) {
+        LUDA_TRY(luda_tensor_new((luda_dtype)known->dtype, cpu, known->ndim, shape, &run->output));
+        run->what.out = luda_tensor_data(run->output);
+        return LUDA_OK;
+    }
+    memcpy(run->detached_shape, shape, sizeof run->detached_shape);
+    for (int d = 0; d < known->ndim; d++)
+        bytes *= shape[d];
+    run->what.out = run->detached = malloc((size_t)(bytes ? bytes : 1));
+    return run->detached ? LUDA_OK : luda__fail(LUDA_ENOMEM, "%s: no memory for the result", run->wait.name);
+}
+
 /* Extents of the joined tensor, and the result; `known` is an announcement whose shape is known. */
+/* What another rank says of a tensor that this one does not know is believed no further than this. */
+static bool describes_tensor(const luda_collective_run *run, const luda_announcement *known)
+{
+    int64_t shape[LUDA_MAX_DIMS];
+    bool along = has_dim(known->operation);
+    size_t bytes;
+    if (known->ndim < 0 || known->dtype < 0 || known->root < 0 || (along && (known->dim < 0 || known->dim >= known->ndim)))
+        return false;
+    memcpy(shape, known->shape, sizeof shape);
+    if (along && shape[known->dim] < 0 && run->input)
+        shape[known->dim] = luda_tensor_shape(run->input)[known->dim];
+    if (luda__count_bytes(known->ndim, shape, (luda_dtype)known->dtype, &bytes) != LUDA_OK)
+        return false;
+    return !operations[known->operation].cuts || run->what.sizes || shape[known->dim] % run->what.size == 0;
+}
+
 static luda_status lay_out(luda_collective_run *run, const luda_announcement *known)
 {
     luda_collective *what = &run->what;
-    luda_device cpu = { LUDA_CPU, 0 };
     int64_t shape[LUDA_MAX_DIMS];
     int operation = known->operation;
-    size_t bytes;
-    /* What another rank says of a tensor that this one does not know is believed no further than this. */
-    if (known->ndim < 0 || known->dtype < 0 || known->root < 0 ||
-        (has_dim(operation) && (known->dim < 0 || known->dim >= known->ndim)) ||
-        luda__count_bytes(known->ndim, known->shape, (luda_dtype)known->dtype, &bytes) != LUDA_OK ||
-        (operations[operation].cuts && known->shape[known->dim] % what->size != 0))
+    bool made = run->output || run->detached;
+    if (!describes_tensor(run, known))
         return luda__fail(LUDA_ECORRUPT, "%s: what the ranks agreed on describes no tensor", run->wait.name);
     what->outer = what->inner = what->count = 1;
     memcpy(shape, known->shape, sizeof shape);
@@ -163,19 +213,19 @@ static luda_status lay_out(luda_collective_run *run, const luda_announcement *kn
         for (int d = 0; d < known->ndim; d++)
             what->count *= known->shape[d];
     } else {
-        int64_t length = known->shape[known->dim];
+        /* Uneven lengths of a joined tensor were announced as their sum. */
+        bool joins = operations[operation].shape == JOIN && !what->sizes;
+        int64_t length = known->shape[known->dim] < 0 ? luda_tensor_shape(run->input)[known->dim] : known->shape[known->dim];
         for (int d = 0; d < known->dim; d++)
             what->outer *= known->shape[d];
         for (int d = known->dim + 1; d < known->ndim; d++)
             what->inner *= known->shape[d];
-        what->count = operations[operation].shape == JOIN ? length * what->size : length;
-        shape[known->dim] = operations[operation].shape == CUT ? length / what->size : what->count;
+        what->count = joins ? length * what->size : length;
+        shape[known->dim] = result_length(what, operation, length);
+        if (shape[known->dim] < 0)
+            return LUDA_OK;
     }
-    if (!run->output && gets(run, known->root)) {
-        LUDA_TRY(luda_tensor_new((luda_dtype)known->dtype, cpu, known->ndim, shape, &run->output));
-        what->out = luda_tensor_data(run->output);
-    }
-    return LUDA_OK;
+    return made || !gets(run, known->root) ? LUDA_OK : make_output(run, known, shape);
 }
 
 static luda_status prepare(luda_collective_run *run, const luda_arguments *a)
@@ -202,19 +252,40 @@ void luda__call_prepare(luda_collective_run *run, const luda_arguments *a)
         luda__run_refuse(run, prepare(run, a));
 }
 
+/* What shared memory does itself is the fastest way there is; else the model says. */
+static void choose(luda_collective_run *run)
+{
+    luda_collective *what = &run->what;
+    luda_network network = luda__network(what->agreed.link);
+    double bytes = (double)(what->outer * what->count * what->inner) * luda_dtype_size((luda_dtype)what->agreed.dtype);
+    luda_way way = luda__choose((luda_comm_call)what->agreed.operation, what->size, bytes, &network);
+    what->agreed.algorithm = way.algorithm;
+    what->agreed.arity = way.arity;
+}
+
 static luda_status move(luda_collective_run *run)
 {
     const luda_transport *transport = &run->comm->transport;
+    luda_announcement *agreed = &run->what.agreed;
+    bool automatic = agreed->algorithm == LUDA_ALGORITHM_AUTO, uneven = run->what.sizes != NULL;
     /* A result that could not be allocated is this rank's trouble: shared memory lets the others finish. */
-    luda_status late = operations[run->asked.operation].takes == NOBODY ? LUDA_OK : lay_out(run, &run->what.agreed);
+    luda_status late = operations[run->asked.operation].takes == NOBODY ? LUDA_OK : lay_out(run, agreed);
     luda_status status = LUDA_ENOTSUP;
-    if (run->wait.board->lane && run->what.agreed.algorithm == LUDA_ALGORITHM_DIRECT) {
+    if (automatic)
+        agreed->algorithm = LUDA_ALGORITHM_DIRECT;
+    if (run->wait.board->lane && agreed->algorithm == LUDA_ALGORITHM_DIRECT && !uneven) {
         status = luda__lane_collective(run);
         return status == LUDA_OK && late != LUDA_OK ? luda__run_fail(run, late) : status;
     }
-    if (transport->collective)
+    if (transport->collective && !uneven)
         status = transport->collective(transport->state, &run->what);
     run->mailed = true;
+    if (agreed->operation == LUDA_CALL_ALL_TO_ALL && uneven && !run->what.received) {
+        LUDA_TRY(luda__run_counts(run));
+        late = lay_out(run, agreed);
+    }
+    if (automatic && status == LUDA_ENOTSUP && late == LUDA_OK)
+        choose(run);
     if (status == LUDA_ENOTSUP && late == LUDA_OK)
         return luda__run_steps(run);
     if (late != LUDA_OK)
@@ -224,8 +295,19 @@ static luda_status move(luda_collective_run *run)
 
 luda_status luda__call_hand_over(luda_collective_run *run, const luda_arguments *a, luda_tensor **out)
 {
-    luda_tensor *result = run->output;
+    luda_tensor *result;
     luda_status status;
+    if (run->detached) {
+        luda_device cpu = { LUDA_CPU, 0 };
+        LUDA_TRY(luda_tensor_new((luda_dtype)run->what.agreed.dtype, cpu, run->what.agreed.ndim, run->detached_shape,
+                                 &run->output));
+        if (luda_tensor_numel(run->output) > 0)
+            memcpy(luda_tensor_data(run->output), run->detached,
+                   (size_t)(luda_tensor_numel(run->output) * luda_dtype_size((luda_dtype)run->what.agreed.dtype)));
+        free(run->detached);
+        run->detached = NULL;
+    }
+    result = run->output;
     if (a->in_place) {
         if (result != a->tensor)
             LUDA_TRY(luda__copy(result, a->tensor));
@@ -246,7 +328,7 @@ luda_status luda__call_hand_over(luda_collective_run *run, const luda_arguments 
         result = there;
     }
     if (run->what.agreed.tracked > 0)
-        LUDA_TRY(luda__collective_record(run->comm, &run->what.agreed, a->tensor, result));
+        LUDA_TRY(luda__collective_record(run->comm, &run->what, a->tensor, result));
     *out = result;
     run->output = NULL;
     return LUDA_OK;

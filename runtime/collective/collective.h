@@ -196,7 +196,8 @@ struct luda_comm {
     int rank, size;
     luda_transport transport;
     luda_board *board;
-    int32_t algorithm;
+    int32_t algorithm, arity;
+    int32_t link[3]; /* as in luda_announcement */
     double timeout;
     atomic_bool closed;
     uint64_t sequence;
@@ -230,6 +231,9 @@ typedef struct luda_arguments {
 typedef struct luda_collective_run {
     luda_comm *comm; /* lent */
     luda_tensor *input, *output; /* references: contiguous, in host memory; NULL: none. One reference where both are one */
+    int64_t *lengths;  /* [2][size], a copy of uneven sizes, and of what is received */
+    void *detached;    /* a late result, made on a thread that must not make tensors: `apart` */
+    bool apart;
     luda_device device;
     uint64_t flight;
     luda_status local; /* found wrong before agreement; becomes a refusal */
@@ -238,6 +242,7 @@ typedef struct luda_collective_run {
     luda_wait wait;
     luda_announcement asked;
     luda_collective what;
+    int64_t detached_shape[LUDA_MAX_DIMS];
     luda_comm_fault fault;
 } luda_collective_run;
 
@@ -272,12 +277,44 @@ void luda__comm_yield(luda_comm *comm);
 void luda__call_prepare(luda_collective_run *run, const luda_arguments *arguments);
 luda_status luda__call_exchange(luda_collective_run *run);
 luda_status luda__call_hand_over(luda_collective_run *run, const luda_arguments *arguments, luda_tensor **out);
+/* Entry `index` of what ranks asked for, as luda_comm_failure. */
+const char *luda__failure_text(const luda_comm *comm, const luda_comm_fault *fault, const luda_announcement *asked,
+                               int index, int32_t *rank);
 
-/* --- Data (algorithms.c, local.c) --- */
+/* --- Uneven pieces (sizes.c) --- */
 
-/* The algorithm a call uses; 0 where the operation has none of that name. */
-luda_algorithm luda__algorithm_for(luda_comm_call call, luda_algorithm wanted, int size);
+/* What all_to_all announces in place of a digest: ranks tell each other how much they send, before or beside the data. */
+enum { LUDA_SIZES_ASKED = 1, LUDA_SIZES_GIVEN = 2 };
+
+/* Checks options->sizes against this rank's tensor (of `length` along dim; -1: it has none) and announces them. */
+luda_status luda__check_sizes(luda_collective_run *run, const luda_comm_options *options, int64_t length);
+/* The length along dim of the joined or uncut tensor. */
+int64_t luda__sizes_sum(const int64_t *sizes, int count);
+
+/* --- Data (steps.c, moves.c, algorithms.c, local.c) --- */
+
+/* The algorithm a call announces; 0 where the operation has none of that name. */
+luda_algorithm luda__algorithm_for(luda_comm_call call, luda_algorithm wanted);
 luda_status luda__run_steps(luda_collective_run *run);
+/* Uneven all_to_all: every rank tells every other how much it sends; fills what->received. */
+luda_status luda__run_counts(luda_collective_run *run);
+
+/* What the choice of an algorithm goes by; seconds. */
+typedef struct luda_network {
+    double latency; /* from the end of sending a message to its arrival */
+    double message; /* a rank's connection is busy with one message, whatever its length */
+    double byte, combine; /* to carry and to reduce one byte */
+} luda_network;
+typedef struct luda_way {
+    luda_algorithm algorithm;
+    int arity;
+} luda_way;
+
+luda_network luda__network(const int32_t settings[3]);
+/* Expected seconds of a call over a whole tensor of `bytes`; negative where it has no such algorithm. */
+double luda__cost(luda_comm_call call, luda_way way, int ranks, double bytes, const luda_network *link);
+/* What `auto` means: the cheapest. The same on all ranks that agree about the arguments. */
+luda_way luda__choose(luda_comm_call call, int ranks, double bytes, const luda_network *link);
 
 /* Copies `rows` runs of `bytes` between arrays whose runs lie `to_pitch` and `from_pitch` bytes apart. */
 void luda__copy_rows(void *to, int64_t to_pitch, const void *from, int64_t from_pitch, int64_t bytes, int64_t rows);
@@ -294,7 +331,7 @@ luda_status luda__local_comm(luda_board *board, int rank, const luda_comm_option
 /* --- Gradients (gradient.c) --- */
 
 /* Ties the result of a call to its input, where that is tracked. */
-luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input,
+luda_status luda__collective_record(luda_comm *comm, const luda_collective *what, luda_tensor *input,
                                     luda_tensor *output);
 /* Whether a call of this kind has a gradient. */
 bool luda__collective_differentiable(luda_comm_call call, luda_reduction reduction);

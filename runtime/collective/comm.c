@@ -45,6 +45,14 @@ luda_status luda__options(const luda_comm_options *given, luda_comm_options *out
 
 /* --- Life --- */
 
+/* A setting of the link model in thousandths, at least 1. */
+static int32_t link_setting(const char *name, double otherwise)
+{
+    const char *wish = getenv(name);
+    double value = wish ? atof(wish) : otherwise;
+    return value < 1e-3 || !(value < 1e6) ? 1 : (int32_t)(value * 1e3 + 0.5);
+}
+
 static void comm_destroy(void *object)
 {
     luda_comm *comm = object;
@@ -84,6 +92,10 @@ luda_status luda_comm_new_over(const luda_transport *transport, luda_board *boar
     comm->rank = rank;
     comm->size = board->size;
     comm->algorithm = chosen.algorithm ? chosen.algorithm : LUDA_ALGORITHM_DIRECT;
+    comm->arity = chosen.arity > 0 ? chosen.arity : 2;
+    comm->link[0] = link_setting("LUDA_LINK_LATENCY_US", 20);
+    comm->link[1] = link_setting("LUDA_LINK_MESSAGE_US", 2);
+    comm->link[2] = link_setting("LUDA_LINK_GBPS", 3);
     comm->timeout = chosen.timeout > 0 ? chosen.timeout : luda__default_timeout;
     comm->born = ticks();
     comm->born_at = luda__now();
@@ -144,6 +156,19 @@ void luda_comm_abort(luda_comm *comm, const char *text)
 
 /* --- The frame of a call --- */
 
+static luda_status check_way(luda_collective_run *run, const luda_comm_options *options)
+{
+    luda_comm *comm = run->comm;
+    run->asked.arity = options->arity < 0 ? -1 : 0; /* -1: unknown, matches the others' */
+    if (options->arity < 0)
+        return luda__fail(LUDA_EINVAL, "%s: a tree of arity %d; it must be at least 1", run->wait.name, options->arity);
+    if (run->asked.algorithm == LUDA_ALGORITHM_TREE)
+        run->asked.arity = options->arity ? options->arity : comm->arity;
+    if (run->asked.algorithm == LUDA_ALGORITHM_AUTO)
+        memcpy(run->asked.link, comm->link, sizeof comm->link);
+    return LUDA_OK;
+}
+
 static luda_status check_options(luda_collective_run *run, const luda_comm_options *options)
 {
     luda_comm *comm = run->comm;
@@ -157,13 +182,13 @@ static luda_status check_options(luda_collective_run *run, const luda_comm_optio
         return luda__fail(LUDA_EINVAL, "%s: a timeout of %g s", name, options->timeout);
     if (options->timeout > 0)
         run->wait.timeout = options->timeout;
-    found = luda__algorithm_for((luda_comm_call)run->asked.operation, wanted, comm->size);
+    found = luda__algorithm_for((luda_comm_call)run->asked.operation, wanted);
     if (found == LUDA_ALGORITHM_DEFAULT && chosen)
         return luda__fail(LUDA_ENOTSUP, "%s: has no algorithm \"%s\"; direct always works", name,
                           luda_algorithm_name(wanted));
     if (found != LUDA_ALGORITHM_DEFAULT)
         run->asked.algorithm = found;
-    return LUDA_OK;
+    return check_way(run, options);
 }
 
 luda_status luda__run_begin(luda_collective_run *run, luda_comm *comm, luda_comm_call call,
@@ -213,7 +238,7 @@ void luda__run_depart(luda_collective_run *run)
     row->flight.dtype = asked->dtype;
     row->flight.ndim = asked->ndim;
     for (int d = 0; d < asked->ndim; d++)
-        numel *= row->flight.shape[d] = asked->shape[d];
+        numel *= row->flight.shape[d] = asked->shape[d] < 0 ? run->what.count : asked->shape[d];
     row->flight.site[0] = 0;
     if (asked->site[0])
         memcpy(row->flight.site, asked->site, sizeof asked->site);
@@ -294,6 +319,8 @@ void luda__run_end(luda_collective_run *run)
     if (run->output != run->input)
         luda_tensor_release(run->output);
     luda_tensor_release(run->input);
+    free(run->detached);
+    free(run->lengths);
 }
 
 /* --- What a failed call leaves --- */
@@ -315,15 +342,21 @@ const char *luda_comm_difference(const luda_comm *comm)
     return comm->field;
 }
 
-const char *luda_comm_failure(const luda_comm *comm, int index, int32_t *rank)
+const char *luda__failure_text(const luda_comm *comm, const luda_comm_fault *fault, const luda_announcement *asked,
+                               int index, int32_t *rank)
 {
     /* One thread uses a communicator at a time, so its text buffer may be shared by lookups. */
     char *text = (char *)comm->detail;
-    if (comm->fault.status != LUDA_EMISMATCH || index < 0 || index >= comm->size)
+    if (fault->status != LUDA_EMISMATCH || !asked || index < 0 || index >= comm->size)
         return NULL;
-    luda__asked_text(&comm->asked[index], text, sizeof comm->detail);
+    luda__asked_text(&asked[index], text, sizeof comm->detail);
     *rank = index;
     return text;
+}
+
+const char *luda_comm_failure(const luda_comm *comm, int index, int32_t *rank)
+{
+    return luda__failure_text(comm, &comm->fault, comm->asked, index, rank);
 }
 
 /* --- The flight record --- */

@@ -87,11 +87,12 @@ void luda__tame(char *text, size_t room)
 
 void luda__announcement_write(const luda_announcement *a, uint8_t bytes[LUDA_ANNOUNCE_BYTES])
 {
-    const int32_t fields[10] = { a->operation, a->reduction, a->root, a->algorithm, a->dim,
-                                 a->tracked,   a->dtype,     a->ndim, a->sender,    a->refused };
+    const int32_t fields[14] = { a->operation, a->reduction, a->root,    a->algorithm, a->dim,     a->tracked, a->dtype,
+                                 a->ndim,      a->sender,    a->refused, a->arity,     a->link[0], a->link[1], a->link[2] };
     uint8_t *at = bytes;
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 14; i++)
         at = put(at, (uint32_t)fields[i], 4);
+    at = put(at, (uint64_t)a->sizes, 8);
     for (int d = 0; d < LUDA_MAX_DIMS; d++)
         at = put(at, (uint64_t)a->shape[d], 8);
     memcpy(at, a->site, sizeof a->site);
@@ -105,13 +106,16 @@ static bool within(int32_t value, int32_t least, int32_t end)
 
 bool luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], int size, luda_announcement *a)
 {
-    int32_t *const fields[10] = { &a->operation, &a->reduction, &a->root, &a->algorithm, &a->dim,
-                                  &a->tracked,   &a->dtype,     &a->ndim, &a->sender,    &a->refused };
+    int32_t *const fields[14] = { &a->operation, &a->reduction, &a->root,    &a->algorithm, &a->dim,
+                                  &a->tracked,   &a->dtype,     &a->ndim,    &a->sender,    &a->refused,
+                                  &a->arity,     &a->link[0],   &a->link[1], &a->link[2] };
     const uint8_t *at = bytes;
-    for (int i = 0; i < 10; i++)
+    uint64_t length;
+    for (int i = 0; i < 14; i++)
         at = get32(at, fields[i]);
+    at = get(at, &length, 8);
+    a->sizes = (int64_t)length;
     for (int d = 0; d < LUDA_MAX_DIMS; d++) {
-        uint64_t length;
         at = get(at, &length, 8);
         a->shape[d] = (int64_t)length;
     }

@@ -14,6 +14,7 @@ typedef struct state {
     luda_device device;
     int ndim;
     int64_t shape[LUDA_MAX_DIMS];
+    int64_t *sizes; /* uneven pieces: [2][ranks], and for all_to_all what was received; NULL: even ones */
 } state;
 
 typedef luda_status (*backward)(const state *s, luda_tensor *gradient, const luda_comm_options *options,
@@ -100,12 +101,20 @@ static luda_status run_backward(luda_node *node, void *opaque, luda_tensor *cons
     const state *s = opaque;
     int operation = s->agreed.operation;
     luda_comm_options options = { .size = sizeof options, .dim = s->agreed.dim, .site = rules[operation].site };
+    int size = luda_comm_size(s->comm);
     luda_tensor *gradient = gradients[0], *result = NULL;
     luda_status status;
     if (gradient)
         luda_tensor_retain(gradient);
     else
         LUDA_TRY(luda__zeros(s->dtype, s->device, s->ndim, s->shape, &gradient));
+    if (s->sizes) {
+        /* all_to_all goes the way back: what was received is sent. */
+        bool exchanged = operation == LUDA_CALL_ALL_TO_ALL;
+        options.sizes = exchanged ? s->sizes + size : s->sizes;
+        options.received = exchanged ? s->sizes : NULL;
+        options.pieces = size;
+    }
     status = rules[operation].backward(s, gradient, &options, &result);
     luda_tensor_release(gradient);
     if (status != LUDA_OK)
@@ -121,10 +130,11 @@ static void release_state(void *opaque)
 {
     state *s = opaque;
     luda_comm_release(s->comm);
+    free(s->sizes);
     free(s);
 }
 
-luda_status luda__collective_record(luda_comm *comm, const luda_announcement *agreed, luda_tensor *input,
+luda_status luda__collective_record(luda_comm *comm, const luda_collective *what, luda_tensor *input,
                                     luda_tensor *output)
 {
     static const luda_node_class classes[LUDA_CALL_COUNT] = {
@@ -132,15 +142,22 @@ luda_status luda__collective_record(luda_comm *comm, const luda_announcement *ag
 #include "names.def"
     };
     luda_node *node;
-    state *s = malloc(sizeof *s);
-    if (!s)
-        return luda__fail(LUDA_ENOMEM, "%s: no memory for the graph", luda__call_name(agreed->operation));
+    size_t bytes = (size_t)what->size * sizeof(int64_t);
+    state *s = calloc(1, sizeof *s);
+    if (!s || (what->sizes && !(s->sizes = calloc(2, bytes)))) {
+        free(s);
+        return luda__fail(LUDA_ENOMEM, "%s: no memory for the graph", luda__call_name(what->agreed.operation));
+    }
+    if (what->sizes)
+        memcpy(s->sizes, what->sizes, bytes);
+    if (what->received)
+        memcpy(s->sizes + what->size, what->received, bytes);
     luda_comm_retain(comm);
     s->comm = comm;
-    s->agreed = *agreed;
+    s->agreed = what->agreed;
     s->dtype = luda_tensor_dtype(output);
     s->device = luda_tensor_device(output);
     s->ndim = luda_tensor_ndim(output);
     memcpy(s->shape, luda_tensor_shape(output), (size_t)s->ndim * sizeof(int64_t));
-    return luda_node_new(&input, 1, &output, 1, &classes[agreed->operation], s, &node);
+    return luda_node_new(&input, 1, &output, 1, &classes[what->agreed.operation], s, &node);
 }

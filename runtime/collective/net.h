@@ -30,7 +30,7 @@ enum { LUDA_FRAME_MAGIC = 0x4144554C, LUDA_FRAME_VERSION = 1, LUDA_FRAME_BYTES =
     LUDA_FRAME(CHALLENGE, 32)                                                                                          \
     LUDA_FRAME(PROOF, 32)
 
-enum { LUDA_ANNOUNCE_BYTES = 10 * 4 + 8 * LUDA_MAX_DIMS + 64 + 160, LUDA_FAULT_BYTES = 4 + LUDA_MAX_RANKS / 8 + 512 };
+enum { LUDA_ANNOUNCE_BYTES = 14 * 4 + 8 * (LUDA_MAX_DIMS + 1) + 64 + 160, LUDA_FAULT_BYTES = 4 + LUDA_MAX_RANKS / 8 + 512 };
 
 typedef enum luda_frame_kind {
 #define LUDA_FRAME(kind, most) LUDA_FRAME_##kind,

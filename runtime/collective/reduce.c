@@ -27,13 +27,6 @@ const luda_reducer *luda__reducer(luda_dtype dtype)
     return reducers[dtype];
 }
 
-void luda__slice(int64_t total, int parts, int index, int64_t *start, int64_t *count)
-{
-    int64_t each = total / parts, more = total % parts;
-    *start = index * each + (index < more ? index : more);
-    *count = each + (index < more);
-}
-
 /* --- Sums of floats, the gradients of most models: read once and written once, as fast as memory allows --- */
 
 typedef float wide __attribute__((vector_size(32), aligned(4), may_alias));

@@ -16,7 +16,12 @@ typedef struct luda_reducer {
 
 const luda_reducer *luda__reducer(luda_dtype dtype);
 /* Balanced slices: the first total % parts get one more. */
-void luda__slice(int64_t total, int parts, int index, int64_t *start, int64_t *count);
+static inline void luda__slice(int64_t total, int parts, int index, int64_t *start, int64_t *count)
+{
+    int64_t each = total / parts, more = total % parts;
+    *start = index * each + (index < more ? index : more);
+    *count = each + (index < more);
+}
 /*
  * Every target becomes sources[0] op sources[1] op …, combined in this order in the partial type; a mean is divided by
  * nsources. A target may be one of the sources.

@@ -17,6 +17,8 @@ struct luda_work {
     luda_arguments arguments;
     luda_tensor *result;
     luda_status status;
+    luda_announcement *asked; /* [size], where ranks disagreed */
+    const char *field;
     bool done, handed;
     char text[sizeof((luda_comm_fault *)0)->text];
 };
@@ -63,6 +65,16 @@ void luda__comm_yield(luda_comm *comm)
 
 /* --- The worker --- */
 
+/* What the next call of the communicator overwrites. */
+static void keep_failure(luda_work *work)
+{
+    luda_comm *comm = work->run.comm;
+    snprintf(work->text, sizeof work->text, "%s", luda_last_error());
+    work->field = comm->field;
+    if (work->status == LUDA_EMISMATCH && (work->asked = calloc((size_t)comm->size, sizeof *work->asked)))
+        memcpy(work->asked, comm->asked, (size_t)comm->size * sizeof *work->asked);
+}
+
 static void *run_works(void *opaque)
 {
     luda_comm *comm = opaque;
@@ -75,7 +87,7 @@ static void *run_works(void *opaque)
         reset_fault(comm);
         work->status = luda__call_exchange(&work->run);
         if (work->status != LUDA_OK)
-            snprintf(work->text, sizeof work->text, "%s", luda_last_error());
+            keep_failure(work);
         pthread_mutex_lock(&comm->work_lock);
         atomic_store(&comm->busy, false);
         comm->first_work = work->next;
@@ -136,6 +148,7 @@ static void destroy(void *object)
     luda_tensor_release(work->arguments.tensor);
     luda__run_end(&work->run);
     luda_comm_release(work->run.comm);
+    free(work->asked);
     free(work);
 }
 
@@ -166,11 +179,9 @@ luda_status luda_comm_start(luda_comm *comm, luda_comm_call call, luda_tensor *t
     work->arguments.tensor = tensor;
     work->arguments.options.site = NULL; /* copied, and not ours to keep */
     luda__call_prepare(&work->run, &work->arguments);
-    if (work->run.local == LUDA_OK && call != LUDA_CALL_BARRIER && (!tensor || work->run.asked.root < 0))
-        luda__run_refuse(
-            &work->run,
-            luda__fail(LUDA_ENOTSUP, "%s: cannot go on by itself without knowing shape and root", work->run.wait.name));
-    else if (work->run.local == LUDA_OK && in_place && call != LUDA_CALL_ALL_REDUCE)
+    work->arguments.options.sizes = work->arguments.options.received = NULL;
+    work->run.apart = true;
+    if (work->run.local == LUDA_OK && in_place && call != LUDA_CALL_ALL_REDUCE)
         luda__run_refuse(&work->run, luda__fail(LUDA_ENOTSUP, "%s: has no form in place", work->run.wait.name));
     status = enqueue(work);
     if (status == LUDA_OK)
@@ -234,6 +245,16 @@ int luda_work_culprits(luda_work *work, int32_t *ranks, int capacity)
             count++;
         }
     return count;
+}
+
+const char *luda_work_difference(luda_work *work)
+{
+    return luda_work_done(work) ? work->field : NULL;
+}
+
+const char *luda_work_failure(luda_work *work, int index, int32_t *rank)
+{
+    return luda_work_done(work) ? luda__failure_text(work->run.comm, &work->run.fault, work->asked, index, rank) : NULL;
 }
 
 void luda_work_release(luda_work *work)

@@ -163,19 +163,25 @@ static void courier_release(void *state)
     free(c);
 }
 
+static inline luda_comm *new_courier(luda_board *board, int rank)
+{
+    luda_comm *comm = NULL;
+    courier *c = malloc(sizeof *c);
+    luda_transport t = {
+        .size = sizeof t, .name = "courier", .state = c, .send = courier_send, .release = courier_release
+    };
+    *c = (courier){ board, rank };
+    luda_board_retain(board);
+    EXPECT_OK(luda_comm_new_over(&t, board, rank, NULL, &comm));
+    return comm;
+}
+
 static void new_couriers(int size, luda_comm **comms)
 {
     luda_board *board;
     EXPECT_OK(luda_board_new(size, -1, &board));
-    for (int r = 0; r < size; r++) {
-        courier *c = malloc(sizeof *c);
-        luda_transport t = {
-            .size = sizeof t, .name = "courier", .state = c, .send = courier_send, .release = courier_release
-        };
-        *c = (courier){ board, r };
-        luda_board_retain(board);
-        EXPECT_OK(luda_comm_new_over(&t, board, r, NULL, &comms[r]));
-    }
+    for (int r = 0; r < size; r++)
+        comms[r] = new_courier(board, r);
     luda_board_release(board);
 }
 

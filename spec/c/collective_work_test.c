@@ -56,11 +56,22 @@ static void go_wrong(luda_comm *comm, int rank, void *arg)
     EXPECT_STATUS(LUDA_EMISMATCH, luda_work_wait(work, 10, &y));
     EXPECT(y == NULL && strstr(luda_last_error(), "shape"));
     EXPECT(luda_work_culprits(work, &culprit, 1) == 1 && culprit == 1);
+    EXPECT_OK(luda_comm_barrier(comm, NULL));
+    /* Another call does not change what this work says of its failure. */
+    EXPECT(strcmp(luda_work_difference(work), "shape") == 0);
+    EXPECT(strstr(luda_work_failure(work, 1, &culprit), "[2]") && culprit == 1);
+    EXPECT(luda_work_failure(work, luda_comm_size(comm), &culprit) == NULL);
     luda_work_release(work);
     /* What one rank cannot start, all are told. */
-    EXPECT_OK(luda_comm_start(comm, LUDA_CALL_BROADCAST, rank == 0 ? x : NULL, 0, 0, 0, NULL, &refused));
-    EXPECT_STATUS(rank == 0 ? LUDA_EMISMATCH : LUDA_ENOTSUP, luda_work_wait(refused, 10, &y));
+    EXPECT_OK(luda_comm_start(comm, LUDA_CALL_BROADCAST, rank == 1 ? NULL : x, 0, 0, rank == 1, NULL, &refused));
+    EXPECT_STATUS(rank == 1 ? LUDA_ENOTSUP : LUDA_EMISMATCH, luda_work_wait(refused, 10, &y));
     luda_work_release(refused);
+    /* Shape and type may come from another rank. */
+    EXPECT_OK(luda_comm_start(comm, LUDA_CALL_BROADCAST, rank == 0 ? x : NULL, 0, 0, 0, NULL, &work));
+    EXPECT_OK(luda_work_wait(work, 10, &y));
+    EXPECT(luda_tensor_numel(y) == 3 && item(y, 2) == 3);
+    luda_tensor_release(y);
+    luda_work_release(work);
     EXPECT_STATUS(LUDA_EINVAL, luda_comm_start(comm, LUDA_CALL_SEND, x, 0, 0, 0, NULL, &refused));
     /* Waiting has a limit of its own, and does not end the work. */
     EXPECT_OK(luda_comm_barrier(comm, NULL));

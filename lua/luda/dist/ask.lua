@@ -25,26 +25,31 @@ local function with(...)
   return known
 end
 
---- Options of calls: of all, of those along a dimension, of messages.
-M.PLAIN, M.ALONG, M.TAGGED = with(), with("dim"), with("tag")
+--- Options of calls: of all, of those along a dimension, of an exchange, of messages, of groups driven by one thread.
+M.PLAIN, M.ALONG, M.TAGGED = with("arity", "async"), with("arity", "async", "dim", "sizes"), with("tag")
+M.EXCHANGE, M.GROUP = with("async", "dim", "sizes", "received"), with("arity", "dim", "sizes")
 
---- Raises the last failure with the ranks to blame and, after a mismatch, what each rank asked for.
-function M.fail(self, status)
+--- Raises the last failure, of a communicator or of a work of it, with the ranks to blame and, after a mismatch, what each
+--- rank asked for.
+---@param self luda.Comm
+---@param work? any luda_work*
+function M.fail(self, status, work)
+  local what, of = work or self.pointer, work and "luda_work_" or "luda_comm_"
   local ranks = ffi.new("int32_t[?]", self.size)
   local culprits = {}
-  for i = 0, C.luda_comm_culprits(self.pointer, ranks, self.size) - 1 do
+  for i = 0, C[of .. "culprits"](what, ranks, self.size) - 1 do
     culprits[i + 1] = ranks[i]
   end
   local detail = {}
   local rank = ffi.new("int32_t[1]")
   for i = 0, self.size - 1 do
-    local text = C.luda_comm_failure(self.pointer, i, rank)
+    local text = C[of .. "failure"](what, i, rank)
     if text == nil then
       break
     end
     detail[i + 1] = { rank = rank[0], asked = ffi.string(text) }
   end
-  local field = C.luda_comm_difference(self.pointer)
+  local field = C[of .. "difference"](what)
   if field ~= nil then
     detail.field = ffi.string(field)
   end
@@ -60,7 +65,47 @@ function M.check(self, status)
   end
 end
 
---- The C options of one call; names that `known` lacks raise.
+--- "tree(3)" is a tree of arity 3, as is { algorithm = "tree", arity = 3 }.
+local function algorithm_of(op, options, given)
+  local name, arity = tostring(given.algorithm or "default"):match("^(%a+)%((%-?%d+)%)$")
+  name, arity = name or given.algorithm or "default", tonumber(arity) or given.arity
+  options.algorithm = C.luda_algorithm_from_name(tostring(name))
+  if options.algorithm < 0 then
+    errors.raise("invalid",
+      "%s: there is no algorithm '%s'; direct, ring, tree, tree(k), halving, centralized and auto are known", op, tostring(name))
+  elseif arity and options.algorithm ~= C.LUDA_ALGORITHM_TREE then
+    errors.raise("invalid", "%s: an arity belongs to the algorithm tree, not to %s", op, tostring(name))
+  end
+  options.arity = arity and args.integer(op, "the arity", arity) or 0
+  if arity and options.arity < 1 then
+    errors.raise("invalid", "%s: a tree of arity %d; it must be at least 1", op, tonumber(arity))
+  end
+end
+
+--- A list of lengths as C reads it; kept until the next call.
+local function lengths(self, op, name, list)
+  if type(list) ~= "table" then
+    errors.raise("invalid", "%s: %s is %s; a list of one length a rank is needed", op, name, args.describe(list))
+  end
+  local array = ffi.new("int64_t[?]", math.max(1, #list))
+  for i, length in ipairs(list) do
+    array[i - 1] = args.integer(op, name, length)
+  end
+  self["kept_" .. name] = array
+  return array
+end
+
+local function set_sizes(self, op, options, given)
+  options.sizes, options.pieces = lengths(self, op, "sizes", given.sizes), #given.sizes
+  if given.received then
+    options.received = lengths(self, op, "received", given.received)
+    if #given.received ~= #given.sizes then
+      errors.raise("invalid", "%s: %d sizes and %d received; one a rank is needed of both", op, #given.sizes, #given.received)
+    end
+  end
+end
+
+--- The C options of one call, and whether it is to go on by itself; names that `known` lacks raise.
 function M.call_options(self, op, given, known)
   local options = self.options
   ffi.fill(options, ffi.sizeof(options))
@@ -69,19 +114,20 @@ function M.call_options(self, op, given, known)
   options.site = site.text
   if given then
     given = args.options(op, given, known)
-    if given.algorithm then
-      options.algorithm = C.luda_algorithm_from_name(given.algorithm)
-      if options.algorithm < 0 then
-        errors.raise("invalid", "%s: there is no algorithm '%s'; direct, ring, tree, halving, centralized and auto are known",
-          op, tostring(given.algorithm))
-      end
+    if given.algorithm or given.arity then
+      algorithm_of(op, options, given)
+    end
+    if given.sizes then
+      set_sizes(self, op, options, given)
+    elseif given.received then
+      errors.raise("invalid", "%s: received= says how uneven pieces come in; it goes with sizes=", op)
     end
     options.timeout = given.timeout and args.number(op, "the timeout", given.timeout) or 0
     options.tag = given.tag and args.integer(op, "the tag", given.tag) or 0
   end
   options.dim = args.dimension(op, "dim", given and given.dim or 1)
   C.luda_context_use(context)
-  return options
+  return options, given and given.async or false
 end
 
 function M.reduction(op, name)

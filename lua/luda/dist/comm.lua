@@ -9,9 +9,10 @@ local errors = require "luda.error"
 local scope = require "luda.scope"
 
 local ffi, C = lib.ffi, lib.C
-local PLAIN, ALONG, TAGGED = ask.PLAIN, ask.ALONG, ask.TAGGED
+local PLAIN, ALONG, TAGGED, EXCHANGE = ask.PLAIN, ask.ALONG, ask.TAGGED, ask.EXCHANGE
 local call_options, check, open, reduction, result = ask.call_options, ask.check, ask.open, ask.reduction, ask.result
 local root_rank, tensor_pointer = ask.root_rank, ask.tensor_pointer
+local start = require("luda.dist.handle").start
 
 ---@class luda.Comm
 ---@field rank integer from 0
@@ -35,23 +36,34 @@ function Comm:init(pointer, place)
   self.options = ffi.new("luda_comm_options")
 end
 
+--- Every collective takes {timeout=, algorithm=, arity=, async=}. With async=true it returns a luda.Work at once: its
+--- tensor must not be changed before the work is done, and calls run in the order in which they were started. Those along a
+--- dimension also take {dim=, sizes=}: sizes is the length of each rank's piece, the same list on every rank.
+
 --- The reduction of all ranks' tensors; differentiable.
 ---@param tensor luda.Tensor
 ---@param op string "sum" "mean" "min" "max" "prod" "and" "or" "xor"
----@param options? {algorithm: string?, timeout: number?}
----@return luda.Tensor
+---@param options? {algorithm: string?, arity: integer?, timeout: number?, async: boolean?}
+---@return luda.Tensor|luda.Work
 function Comm:all_reduce(tensor, op, options)
   local pointer, out = open(self, "all_reduce"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "all_reduce", options, PLAIN)
-  return result(self, C.luda_comm_all_reduce(pointer, tensor_pointer("all_reduce", tensor), reduction("all_reduce", op),
-    settings, out), out)
+  local settings, async = call_options(self, "all_reduce", options, PLAIN)
+  local given, how = tensor_pointer("all_reduce", tensor), reduction("all_reduce", op)
+  if async then
+    return start(self, C.LUDA_CALL_ALL_REDUCE, given, settings, { reduction = how })
+  end
+  return result(self, C.luda_comm_all_reduce(pointer, given, how, settings, out), out)
 end
 
 --- The same in place.
 function Comm:all_reduce_(tensor, op, options)
-  local settings = call_options(self, "all_reduce_", options, PLAIN)
-  check(self, C.luda_comm_all_reduce_into(open(self, "all_reduce_"), tensor_pointer("all_reduce_", tensor),
-    reduction("all_reduce_", op), settings))
+  local pointer = open(self, "all_reduce_")
+  local settings, async = call_options(self, "all_reduce_", options, PLAIN)
+  local given, how = tensor_pointer("all_reduce_", tensor), reduction("all_reduce_", op)
+  if async then
+    return start(self, C.LUDA_CALL_ALL_REDUCE, given, settings, { reduction = how, in_place = tensor })
+  end
+  check(self, C.luda_comm_all_reduce_into(pointer, given, how, settings))
   return tensor
 end
 
@@ -60,55 +72,81 @@ end
 ---@param root? integer
 function Comm:broadcast(tensor, root, options)
   local pointer, out = open(self, "broadcast"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "broadcast", options, PLAIN)
-  local given = tensor and tensor_pointer("broadcast", tensor) or nil
-  return result(self, C.luda_comm_broadcast(pointer, given, root_rank(self, "broadcast", root), settings, out), out)
+  local settings, async = call_options(self, "broadcast", options, PLAIN)
+  local given, from = tensor and tensor_pointer("broadcast", tensor) or nil, root_rank(self, "broadcast", root)
+  if async then
+    return start(self, C.LUDA_CALL_BROADCAST, given, settings, { root = from })
+  end
+  return result(self, C.luda_comm_broadcast(pointer, given, from, settings, out), out)
 end
 
 --- The reduction at the root; nil elsewhere.
 function Comm:reduce(tensor, op, root, options)
   local pointer, out = open(self, "reduce"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "reduce", options, PLAIN)
-  return result(self, C.luda_comm_reduce(pointer, tensor_pointer("reduce", tensor), reduction("reduce", op),
-    root_rank(self, "reduce", root), settings, out), out)
+  local settings, async = call_options(self, "reduce", options, PLAIN)
+  local given, how, to = tensor_pointer("reduce", tensor), reduction("reduce", op), root_rank(self, "reduce", root)
+  if async then
+    return start(self, C.LUDA_CALL_REDUCE, given, settings, { reduction = how, root = to })
+  end
+  return result(self, C.luda_comm_reduce(pointer, given, how, to, settings, out), out)
 end
 
 --- All ranks' tensors joined in rank order along a dimension; differentiable.
+---@param options? {dim: integer?, sizes: integer[]?, algorithm: string?, timeout: number?, async: boolean?}
 function Comm:all_gather(tensor, options)
   local pointer, out = open(self, "all_gather"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "all_gather", options, ALONG)
-  return result(self, C.luda_comm_all_gather(pointer, tensor_pointer("all_gather", tensor), settings, out), out)
+  local settings, async = call_options(self, "all_gather", options, ALONG)
+  local given = tensor_pointer("all_gather", tensor)
+  if async then
+    return start(self, C.LUDA_CALL_ALL_GATHER, given, settings)
+  end
+  return result(self, C.luda_comm_all_gather(pointer, given, settings, out), out)
 end
 
---- Rank r's slice of the reduction along a dimension; differentiable.
+--- Rank r's slice of the reduction along a dimension; differentiable. Of sizes[r + 1], where sizes are given.
 function Comm:reduce_scatter(tensor, op, options)
   local pointer, out = open(self, "reduce_scatter"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "reduce_scatter", options, ALONG)
-  return result(self, C.luda_comm_reduce_scatter(pointer, tensor_pointer("reduce_scatter", tensor),
-    reduction("reduce_scatter", op), settings, out), out)
+  local settings, async = call_options(self, "reduce_scatter", options, ALONG)
+  local given, how = tensor_pointer("reduce_scatter", tensor), reduction("reduce_scatter", op)
+  if async then
+    return start(self, C.LUDA_CALL_REDUCE_SCATTER, given, settings, { reduction = how })
+  end
+  return result(self, C.luda_comm_reduce_scatter(pointer, given, how, settings, out), out)
 end
 
 --- All tensors joined at the root; nil elsewhere.
 function Comm:gather(tensor, root, options)
   local pointer, out = open(self, "gather"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "gather", options, ALONG)
-  return result(self, C.luda_comm_gather(pointer, tensor_pointer("gather", tensor), root_rank(self, "gather", root), settings,
-    out), out)
+  local settings, async = call_options(self, "gather", options, ALONG)
+  local given, to = tensor_pointer("gather", tensor), root_rank(self, "gather", root)
+  if async then
+    return start(self, C.LUDA_CALL_GATHER, given, settings, { root = to })
+  end
+  return result(self, C.luda_comm_gather(pointer, given, to, settings, out), out)
 end
 
---- Rank r's slice of the root's tensor; other ranks pass nil.
+--- Rank r's slice of the root's tensor; other ranks pass nil, and the same sizes.
 function Comm:scatter(tensor, root, options)
   local pointer, out = open(self, "scatter"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "scatter", options, ALONG)
-  local given = tensor and tensor_pointer("scatter", tensor) or nil
-  return result(self, C.luda_comm_scatter(pointer, given, root_rank(self, "scatter", root), settings, out), out)
+  local settings, async = call_options(self, "scatter", options, ALONG)
+  local given, from = tensor and tensor_pointer("scatter", tensor) or nil, root_rank(self, "scatter", root)
+  if async then
+    return start(self, C.LUDA_CALL_SCATTER, given, settings, { root = from })
+  end
+  return result(self, C.luda_comm_scatter(pointer, given, from, settings, out), out)
 end
 
---- Slice q of rank r becomes slice r of rank q.
+--- Slice q of rank r becomes slice r of rank q; differentiable. With sizes, this rank sends sizes[q + 1] to rank q and gets
+--- what the others send; received, on all ranks or none, says how much that is and saves a message in a row.
+---@param options? {dim: integer?, sizes: integer[]?, received: integer[]?, timeout: number?, async: boolean?}
 function Comm:all_to_all(tensor, options)
   local pointer, out = open(self, "all_to_all"), ffi.new("luda_tensor *[1]")
-  local settings = call_options(self, "all_to_all", options, ALONG)
-  return result(self, C.luda_comm_all_to_all(pointer, tensor_pointer("all_to_all", tensor), settings, out), out)
+  local settings, async = call_options(self, "all_to_all", options, EXCHANGE)
+  local given = tensor_pointer("all_to_all", tensor)
+  if async then
+    return start(self, C.LUDA_CALL_ALL_TO_ALL, given, settings)
+  end
+  return result(self, C.luda_comm_all_to_all(pointer, given, settings, out), out)
 end
 
 --- Returns before the receiver asks.
@@ -126,7 +164,12 @@ end
 
 --- Returns when all ranks have called it.
 function Comm:barrier(options)
-  check(self, C.luda_comm_barrier(open(self, "barrier"), call_options(self, "barrier", options, PLAIN)))
+  local pointer = open(self, "barrier")
+  local settings, async = call_options(self, "barrier", options, PLAIN)
+  if async then
+    return start(self, C.LUDA_CALL_BARRIER, nil, settings)
+  end
+  check(self, C.luda_comm_barrier(pointer, settings))
 end
 
 --- A new communicator of the ranks that pass the same color, in the order of their keys (then of their ranks); nil for a rank

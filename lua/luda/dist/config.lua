@@ -65,7 +65,7 @@ function Config.raise_global(inner, code, op, text, ...)
     detail = { kind = "global", inner = inner } })
 end
 
---- The algorithm of a strategy: "tree(3)" names a tree with an arity, which concerns the way, not the result.
+--- The algorithm of a strategy, as calls take it: "tree(3)" is a tree whose nodes have three children.
 local function algorithm(name, strategy)
   local base, arity = tostring(strategy):match("^(tree)%((%-?%d+)%)$")
   if base and tonumber(arity) < 1 then
@@ -75,7 +75,7 @@ local function algorithm(name, strategy)
   local known = STRATEGIES[name:gsub("^global_", "")]
   for _, each in ipairs(known) do
     if base == each then
-      return base
+      return strategy
     end
   end
   raise("invalid_config", "invalid", "register: %s is %s; it can be %s, and tree(k)", name, args.describe(strategy),

@@ -6,7 +6,6 @@ local class = require "luda.class"
 local create = require "luda.create"
 local errors = require "luda.error"
 local memory = require "luda.memory"
-local functions = require("luda.ops").functions
 local tensors = require "luda.tensor"
 local Comm = require "luda.dist.comm"
 local ask = require "luda.dist.ask"
@@ -66,7 +65,8 @@ end
 local function start(self, op, call, list, given)
   local works, out = {}, ffi.new("luda_work *[1]")
   for i, comm in ipairs(self.ranks) do
-    local options = ask.call_options(comm, op, given.options, ask.ALONG)
+    local options = ask.call_options(comm, op, given.each and given.each[i] or given.options, given.each and ask.EXCHANGE
+      or ask.GROUP)
     local status = C.luda_comm_start(comm.pointer, call, memory.pointer(list[i]), given.reduction or 0, given.root or 0,
       given.in_place and 1 or 0, options, out)
     if status ~= 0 then
@@ -154,7 +154,7 @@ function Group:broadcast(tensor, root, options)
     { root = root, options = options })
 end
 
---- All tensors joined along options.dim, a rank.
+--- All tensors joined along options.dim, a rank; of different lengths with options.sizes.
 function Group:all_gather(list, options)
   return run(self, "all_gather", C.LUDA_CALL_ALL_GATHER, check_list(self, "all_gather", list), { options = options })
 end
@@ -199,31 +199,26 @@ function Group:transfer(list, options)
   return results
 end
 
---- Pieces of sizes[r + 1][q + 1] along dim go from rank r to rank q.
-local function exchange_pieces(self, list, sizes, dim)
-  local moves, results = {}, {}
+--- Options of each rank for pieces of sizes[r + 1][q + 1] along dim that go from rank r to rank q.
+local function exchange_options(self, list, options)
+  local sizes, each = options.sizes, {}
   for r, tensor in ipairs(list) do
     local total, row = 0, type(sizes) == "table" and sizes[r] or {}
     for q = 1, self.size do
       total = total + args.size("all_to_all", "sizes", row[q] or -1)
     end
-    if total ~= tensor:size(dim) or #row ~= self.size then
+    if total ~= tensor:size(options.dim) or #row ~= self.size then
       errors.raise("shape", "all_to_all: the sizes of rank %d are { %s }; %d of them must sum to %d", r - 1,
-        table.concat(row, ", "), self.size, tensor:size(dim))
+        table.concat(row, ", "), self.size, tensor:size(options.dim))
     end
-    for q, piece in ipairs(tensor:split(row, dim)) do
-      moves[#moves + 1] = { from = r - 1, to = q - 1, tensor = piece }
-    end
+    each[r] = { sizes = row, received = {}, dim = options.dim, timeout = options.timeout, algorithm = options.algorithm }
   end
-  local pieces = self:transfer(moves)
   for q = 1, self.size do
-    local column = {}
     for r = 1, self.size do
-      column[r] = pieces[(r - 1) * self.size + q]
+      each[q].received[r] = sizes[r][q]
     end
-    results[q] = functions.cat(column, dim)
   end
-  return results
+  return each
 end
 
 --- Slice q of rank r becomes slice r of rank q; with options.sizes, a list of lists, slices have sizes[r + 1][q + 1].
@@ -232,8 +227,9 @@ end
 function Group:all_to_all(list, options)
   check_list(self, "all_to_all", list)
   if options and options.sizes then
-    options = args.options("all_to_all", options, { sizes = args.absent, dim = 1 })
-    return exchange_pieces(self, list, options.sizes, options.dim)
+    options = args.options("all_to_all", options, { sizes = args.absent, dim = 1, timeout = args.absent,
+      algorithm = args.absent })
+    return run(self, "all_to_all", C.LUDA_CALL_ALL_TO_ALL, list, { each = exchange_options(self, list, options) })
   end
   return run(self, "all_to_all", C.LUDA_CALL_ALL_TO_ALL, list, { options = options })
 end

@@ -30,19 +30,6 @@ function Rendezvous:close()
   end
 end
 
---- The ranks that have not joined, from 0, of at most 1024; none once all have met.
----@return integer[]
-function Rendezvous:missing()
-  if not self.pointer then
-    errors.raise("closed", "rendezvous: %s was closed", self.address)
-  end
-  local ranks, list = ffi.new("int32_t[1024]"), {}
-  for i = 1, C.luda_rendezvous_missing(self.pointer, ranks, 1024) do
-    list[i] = ranks[i - 1]
-  end
-  return list
-end
-
 --- The secret in a file, without the end of its last line.
 ---@param path string
 ---@return string
