@@ -69,6 +69,19 @@ describe("a pulled cable", function()
     end
   end)
 
+  with_network("of one rank in the middle of its calls: all others name it", function()
+    local group, net, pids = start { size = 4, survivors = 3, victims = { 2 }, act = "loop", deadline = 1.5, count = 2000000 }
+    group:go()
+    processes.sleep(0.05)
+    net:cut(pids[2], { pids[0], pids[1], pids[3] })
+    for _, rank in ipairs { 0, 1, 3 } do
+      local seen = group:expect(rank, "failed")
+      assert.equal("timeout", seen.code, seen.message)
+      assert.same({ 2 }, seen.culprits, seen.message)
+      assert.truthy(seen.message:find("rank 2 does not answer rank %d"), seen.message)
+    end
+  end)
+
   for _, algorithm in ipairs { "direct", "ring" } do
     with_network(("between two ranks in %s: what is known is said, and a waiting neighbour is not blamed"):format(algorithm),
       function()
