@@ -86,7 +86,8 @@ for order in forward reverse $(seq -f 'random:%g' "$repeats"); do
   done
 done
 for round in $(seq "$repeats"); do
-  for name in collective_test collective_faults_test collective_gradient_test collective_tcp_test collective_work_test; do
+  for name in collective_test collective_faults_test collective_gradient_test collective_rendezvous_test \
+    collective_strangers_test collective_tcp_test collective_work_test; do
     task "$name-hog-$round" beside_hog timeout 600 "build/spec/$name"
   done
   task "dist_spec-hog-$round" beside_hog scripts/run_tests.sh build dist_spec

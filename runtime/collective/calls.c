@@ -150,6 +150,13 @@ static luda_status lay_out(luda_collective_run *run, const luda_announcement *kn
     luda_device cpu = { LUDA_CPU, 0 };
     int64_t shape[LUDA_MAX_DIMS];
     int operation = known->operation;
+    size_t bytes;
+    /* What another rank says of a tensor that this one does not know is believed no further than this. */
+    if (known->ndim < 0 || known->dtype < 0 || known->root < 0 ||
+        (has_dim(operation) && (known->dim < 0 || known->dim >= known->ndim)) ||
+        luda__count_bytes(known->ndim, known->shape, (luda_dtype)known->dtype, &bytes) != LUDA_OK ||
+        (operations[operation].cuts && known->shape[known->dim] % what->size != 0))
+        return luda__fail(LUDA_ECORRUPT, "%s: what the ranks agreed on describes no tensor", run->wait.name);
     what->outer = what->inner = what->count = 1;
     memcpy(shape, known->shape, sizeof shape);
     if (!has_dim(operation)) {

@@ -169,35 +169,52 @@ void luda__channel_send(luda_outgoing *outgoing)
 
 static void answer(luda_channel *c)
 {
-    luda_outgoing *o = calloc(1, sizeof *o);
-    luda_frame frame = { .kind = LUDA_FRAME_ALIVE };
+    luda_outgoing *o = c->first;
+    luda_frame frame = { .kind = LUDA_FRAME_ALIVE }, queued;
     int waiting;
-    if (!o)
-        return;
     luda_board_position(mesh_of(c)->board, mesh_of(c)->rank, &frame.sequence, &waiting);
     frame.step = (uint32_t)waiting;
-    luda__frame_write(&frame, o->header);
-    o->channel = c;
-    luda__channel_send(o);
+    /* Whoever asks and asks and reads nothing gets one answer: the last. */
+    while (o && (o->sent > 0 || !luda__frame_read(o->header, &queued) || queued.kind != LUDA_FRAME_ALIVE))
+        o = o->next;
+    if (o) {
+        luda__frame_write(&frame, o->header);
+    } else if ((o = calloc(1, sizeof *o))) {
+        luda__frame_write(&frame, o->header);
+        o->channel = c;
+        luda__channel_send(o);
+    }
 }
 
+/* A rank announces call after call; what it says of a call comes after its announcement, except that it is alive there. */
 static void announced(luda_channel *c)
 {
     luda_announcement a = { .sequence = c->frame.sequence, .hash = c->frame.hash };
-    luda__announcement_read(c->payload, &a);
+    if (!luda__announcement_read(c->payload, mesh_of(c)->size, &a) || a.sequence != c->announced + 1) {
+        luda__link_lost(c->link, false, "it announced a call that no rank makes");
+        return;
+    }
+    c->announced = a.sequence;
     luda_board_announced(mesh_of(c)->board, c->link->rank, &a);
 }
 
 static void faulted(luda_channel *c)
 {
     luda_comm_fault fault;
+    if (c->frame.sequence > c->announced) {
+        luda__link_lost(c->link, false, "it gave up a call that it never announced");
+        return;
+    }
     luda__fault_read(c->payload, &fault);
     luda_board_failed(mesh_of(c)->board, c->frame.sequence, &fault);
 }
 
 static void alive(luda_channel *c)
 {
-    luda_board_alive(mesh_of(c)->board, c->link->rank, c->frame.sequence, (int)c->frame.step);
+    if (c->frame.sequence > c->announced + 1)
+        luda__link_lost(c->link, false, "it waits at a call that it never announced");
+    else
+        luda_board_alive(mesh_of(c)->board, c->link->rank, c->frame.sequence, (int)c->frame.step);
 }
 
 static void left(luda_channel *c)
@@ -215,7 +232,8 @@ static void (*const handlers[LUDA_FRAME_COUNT])(luda_channel *) = {
 
 static bool exact(const luda_frame *frame)
 {
-    return (frame->kind != LUDA_FRAME_ANNOUNCE || frame->payload == LUDA_ANNOUNCE_BYTES) &&
+    return (frame->kind != LUDA_FRAME_DATA || frame->slot <= LUDA_SLOT_MESSAGE) &&
+           (frame->kind != LUDA_FRAME_ANNOUNCE || frame->payload == LUDA_ANNOUNCE_BYTES) &&
            (frame->kind != LUDA_FRAME_FAULT || frame->payload == LUDA_FAULT_BYTES);
 }
 

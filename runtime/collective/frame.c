@@ -69,6 +69,22 @@ bool luda__frame_read(const uint8_t bytes[LUDA_FRAME_BYTES], luda_frame *frame)
            frame->payload <= most[kind];
 }
 
+bool luda__frame_starts(const uint8_t *bytes, size_t got)
+{
+    enum { CERTAIN = 6 }; /* magic, version */
+    uint8_t wanted[LUDA_FRAME_BYTES];
+    luda__frame_write(&(luda_frame){ .kind = 0 }, wanted);
+    return memcmp(bytes, wanted, got < CERTAIN ? got : CERTAIN) == 0;
+}
+
+void luda__tame(char *text, size_t room)
+{
+    text[room - 1] = 0;
+    for (; *text; text++)
+        if (((unsigned char)*text < ' ' && *text != '\n' && *text != '\t') || *text == 127)
+            *text = '?';
+}
+
 void luda__announcement_write(const luda_announcement *a, uint8_t bytes[LUDA_ANNOUNCE_BYTES])
 {
     const int32_t fields[10] = { a->operation, a->reduction, a->root, a->algorithm, a->dim,
@@ -82,7 +98,12 @@ void luda__announcement_write(const luda_announcement *a, uint8_t bytes[LUDA_ANN
     memcpy(at + sizeof a->site, a->note, sizeof a->note);
 }
 
-void luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], luda_announcement *a)
+static bool within(int32_t value, int32_t least, int32_t end)
+{
+    return value >= least && value < end;
+}
+
+bool luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], int size, luda_announcement *a)
 {
     int32_t *const fields[10] = { &a->operation, &a->reduction, &a->root, &a->algorithm, &a->dim,
                                   &a->tracked,   &a->dtype,     &a->ndim, &a->sender,    &a->refused };
@@ -96,9 +117,13 @@ void luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], luda_anno
     }
     memcpy(a->site, at, sizeof a->site);
     memcpy(a->note, at + sizeof a->site, sizeof a->note);
-    a->site[sizeof a->site - 1] = a->note[sizeof a->note - 1] = 0;
-    if (a->ndim > LUDA_MAX_DIMS)
-        a->ndim = -1;
+    luda__tame(a->site, sizeof a->site);
+    luda__tame(a->note, sizeof a->note);
+    /* Shapes are checked where a tensor is made of them. */
+    return within(a->operation, 0, LUDA_CALL_COUNT) && within(a->reduction, -1, LUDA_REDUCE_COUNT) &&
+           within(a->root, -1, size) && within(a->algorithm, -1, LUDA_ALGORITHM_COUNT) &&
+           within(a->dim, -1, LUDA_MAX_DIMS) && within(a->dtype, -1, LUDA_DTYPE_COUNT) &&
+           within(a->ndim, -1, LUDA_MAX_DIMS + 1) && a->refused <= 0 && a->hash == luda__asked_hash(a);
 }
 
 void luda__fault_write(const luda_comm_fault *fault, uint8_t bytes[LUDA_FAULT_BYTES])
@@ -115,7 +140,7 @@ void luda__fault_read(const uint8_t bytes[LUDA_FAULT_BYTES], luda_comm_fault *fa
     for (int i = 0; i < LUDA_MAX_RANKS / 64; i++)
         at = get(at, &fault->culprits[i], 8);
     memcpy(fault->text, at, sizeof fault->text);
-    fault->text[sizeof fault->text - 1] = 0;
+    luda__tame(fault->text, sizeof fault->text);
     if (fault->status >= LUDA_OK)
         fault->status = LUDA_EINTERNAL;
 }

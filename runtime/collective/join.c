@@ -2,176 +2,25 @@
  * Joining: a rank says who it is at the rendezvous, learns where the others listen, and connects to those before it while
  * those after it connect to it. All with one deadline, in the caller's thread; the mesh takes over the sockets.
  */
-#include "secret.h"
+#include "join.h"
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { STRANGERS = 256, RETRY_MS = 50, ANSWER_BYTES = LUDA_ADDRESS_BYTES * LUDA_MAX_RANKS + 1 };
+enum { STRANGERS = 256, AGAIN_MS = 10 };
 
 /* A connection that is not part of the mesh yet. */
 typedef struct candidate {
     int fd, rank, channel; /* rank -1: came in, and has not said */
     bool outgoing, greeted;
+    uint64_t number; /* in the order of coming */
     size_t got;
     uint8_t bytes[LUDA_GREETING_BYTES];
     luda_greeting greeting; /* where there is a secret */
 } candidate;
-
-typedef struct joining {
-    int rank, size, listener;
-    luda_connection server;
-    double timeout, deadline;
-    uint8_t session[LUDA_SESSION_BYTES];
-    luda_origin origin;
-    luda_address *table;                           /* [size] */
-    luda_connection (*connections)[LUDA_CHANNELS]; /* [size] */
-    candidate *candidates;
-    struct pollfd *polls;
-    int count, most, strangers;
-} joining;
-
-/* --- At the rendezvous --- */
-
-static luda_status reach(joining *j, const luda_address *address)
-{
-    char text[80];
-    for (;;) {
-        int fd = luda__socket_connect(address), error = fd < 0 ? errno : 0;
-        double left = j->deadline - luda__now();
-        if (fd >= 0) {
-            struct pollfd p = { .fd = fd, .events = POLLOUT };
-            error =
-                poll(&p, 1, left > 0 ? (int)fmin(left * 1000 + 1, 5000) : 0) > 0 ? luda__socket_error(fd) : ETIMEDOUT;
-        }
-        if (error == 0) {
-            j->server.fd = fd;
-            return LUDA_OK;
-        }
-        if (fd >= 0)
-            close(fd);
-        if (left <= 0)
-            return luda__fail(LUDA_ETIMEOUT, "connect: no rendezvous at %s after %g s: %s",
-                              luda__address_text(address, text, sizeof text), j->timeout, strerror(error));
-        usleep(RETRY_MS * 1000);
-    }
-}
-
-/* The payload is followed by a zero. */
-static luda_status read_answer(joining *j, luda_frame *frame, uint8_t payload[ANSWER_BYTES])
-{
-    uint8_t header[LUDA_FRAME_BYTES];
-    LUDA_TRY(luda__socket_read(&j->server, header, sizeof header, j->deadline));
-    if (!luda__frame_read(header, frame) || frame->payload >= ANSWER_BYTES)
-        return luda__fail(LUDA_EPEER, "connect: something else than a rendezvous answers at that address");
-    LUDA_TRY(luda__socket_read(&j->server, payload, frame->payload, j->deadline));
-    payload[frame->payload] = 0;
-    if (frame->kind == LUDA_FRAME_REFUSE)
-        return luda__fail(LUDA_EMISMATCH, "connect: rank %d is turned away: %s", j->rank, (char *)payload);
-    return LUDA_OK;
-}
-
-/* What this rank says of itself, on every connection. */
-static luda_frame introduction(const joining *j, luda_frame_kind kind, int channel)
-{
-    luda_frame frame = {
-        .kind = kind, .rank = (uint32_t)j->rank, .size = (uint32_t)j->size, .step = (uint32_t)channel
-    };
-    memcpy(frame.session, j->session, LUDA_SESSION_BYTES);
-    return frame;
-}
-
-static luda_status greet_server(joining *j)
-{
-    uint8_t message[LUDA_GREETING_BYTES], payload[ANSWER_BYTES];
-    size_t bytes = sizeof message;
-    luda_greeting greeting;
-    luda_frame frame = introduction(j, LUDA_FRAME_KNOCK, 0);
-    LUDA_TRY(luda__greeting_call(&greeting, j->origin.secret, &frame, LUDA_ANSWERER_SERVER, message));
-    while (bytes > 0) {
-        luda_status status;
-        LUDA_TRY(luda__socket_write(&j->server, message, bytes, j->deadline));
-        status = read_answer(j, &frame, payload);
-        if (status == LUDA_ETIMEOUT)
-            return luda__fail(status, "connect: timed out after %g s: the rendezvous does not answer", j->timeout);
-        if (status != LUDA_OK)
-            return status;
-        if (luda__greeting_take(&greeting, &frame, payload, message, &bytes, &j->server.seal) == LUDA_GREETED_WRONG)
-            return luda__fail(LUDA_EPEER, "connect: what answers at that address does not know the secret");
-    }
-    return LUDA_OK;
-}
-
-static luda_status say_join(joining *j)
-{
-    uint8_t bytes[LUDA_FRAME_BYTES + 2];
-    luda_frame frame = introduction(j, LUDA_FRAME_JOIN, 0);
-    luda_address here = { .length = sizeof here.storage };
-    getsockname(j->server.fd, (struct sockaddr *)&here.storage, &here.length);
-    luda__address_set_port(&here, 0);
-    j->origin.here = here;
-    LUDA_TRY(luda__listen(&here, 2 * j->size, &j->listener));
-    frame.payload = 2;
-    luda__frame_write(&frame, bytes);
-    bytes[LUDA_FRAME_BYTES] = (uint8_t)luda__address_port(&here);
-    bytes[LUDA_FRAME_BYTES + 1] = (uint8_t)(luda__address_port(&here) >> 8);
-    return luda__socket_write(&j->server, bytes, sizeof bytes, j->deadline);
-}
-
-static luda_status late(const joining *j, const uint8_t *missing, const char *what)
-{
-    luda_comm_fault fault = { 0 };
-    char who[160];
-    for (int r = 0; r < j->size; r++)
-        if (missing[r / 8] >> (r % 8) & 1)
-            luda__blame(&fault, r);
-    return luda__fail(LUDA_ETIMEOUT, "connect: timed out after %g s: %s %s", j->timeout,
-                      luda__culprits_text(&fault, j->size, who, sizeof who), what);
-}
-
-/* An address that ranks on other hosts, or strangers, would understand otherwise. */
-static luda_status check_address(const joining *j, int rank)
-{
-    char text[80];
-    if (!j->origin.secret)
-        return luda__address_check(&j->table[rank], "connect");
-    if (luda__address_is_loopback(&j->table[rank]) == luda__address_is_loopback(&j->origin.here))
-        return LUDA_OK;
-    return luda__fail(LUDA_EMISMATCH,
-                      "connect: rank %d joined from %s, which the others cannot reach; all ranks must use the rendezvous's "
-                      "address in the network, or all its loopback address",
-                      luda__address_is_loopback(&j->table[rank]) ? rank : j->rank,
-                      luda__address_text(luda__address_is_loopback(&j->table[rank]) ? &j->table[rank] : &j->origin.here,
-                                         text, sizeof text));
-}
-
-static luda_status wait_for_all(joining *j)
-{
-    uint8_t payload[ANSWER_BYTES], missing[LUDA_MAX_RANKS / 8] = { 0 };
-    luda_frame frame;
-    for (;;) {
-        luda_status status = read_answer(j, &frame, payload);
-        if (status == LUDA_ETIMEOUT)
-            return late(j, missing, "did not join");
-        if (status != LUDA_OK)
-            return status;
-        if (frame.kind == LUDA_FRAME_MISSING && frame.payload == sizeof missing)
-            memcpy(missing, payload, sizeof missing);
-        if (frame.kind == LUDA_FRAME_READY && frame.payload == (uint64_t)j->size * LUDA_ADDRESS_BYTES)
-            break;
-    }
-    for (int r = 0; r < j->size; r++) {
-        if (!luda__address_read(payload + r * LUDA_ADDRESS_BYTES, &j->table[r]))
-            return luda__fail(LUDA_ECORRUPT, "connect: the rendezvous sent no address of rank %d", r);
-        LUDA_TRY(check_address(j, r));
-    }
-    return LUDA_OK;
-}
 
 /* --- Between ranks --- */
 
@@ -182,18 +31,18 @@ static void say(const candidate *c, const uint8_t *bytes, size_t count)
         shutdown(c->fd, SHUT_RDWR);
 }
 
-static void greet(const joining *j, const candidate *c, luda_frame_kind kind)
+static void greet(const luda_joining *j, const candidate *c, luda_frame_kind kind)
 {
     uint8_t bytes[LUDA_FRAME_BYTES];
-    luda_frame frame = introduction(j, kind, c->channel);
+    luda_frame frame = luda__introduction(j, kind, c->channel);
     luda__frame_write(&frame, bytes);
     say(c, bytes, sizeof bytes);
 }
 
-static luda_status call(const joining *j, candidate *c)
+static luda_status call(const luda_joining *j, candidate *c)
 {
     uint8_t bytes[LUDA_GREETING_BYTES];
-    luda_frame frame = introduction(j, LUDA_FRAME_KNOCK, c->channel);
+    luda_frame frame = luda__introduction(j, LUDA_FRAME_KNOCK, c->channel);
     c->greeted = true;
     if (!j->origin.secret) {
         greet(j, c, LUDA_FRAME_HELLO);
@@ -204,7 +53,7 @@ static luda_status call(const joining *j, candidate *c)
     return LUDA_OK;
 }
 
-static void forget(joining *j, candidate *c, bool keep)
+static void forget(luda_joining *j, candidate *c, bool keep)
 {
     if (!keep)
         close(c->fd);
@@ -212,7 +61,16 @@ static void forget(joining *j, candidate *c, bool keep)
     *c = j->candidates[--j->count];
 }
 
-static luda_status call_out(joining *j, int rank, int channel)
+static void forget_oldest_stranger(luda_joining *j)
+{
+    candidate *oldest = NULL;
+    for (int i = 0; i < j->count; i++)
+        if (!j->candidates[i].outgoing && (!oldest || j->candidates[i].number < oldest->number))
+            oldest = &j->candidates[i];
+    forget(j, oldest, false);
+}
+
+static luda_status call_out(luda_joining *j, int rank, int channel)
 {
     char text[80];
     int fd = luda__socket_connect(&j->table[rank]);
@@ -223,22 +81,8 @@ static luda_status call_out(joining *j, int rank, int channel)
     return LUDA_OK;
 }
 
-static void take_in(joining *j)
-{
-    int fd;
-    while ((fd = luda__socket_accept(j->listener)) >= 0) {
-        if (j->strangers >= STRANGERS + LUDA_CHANNELS * j->size) {
-            close(fd);
-            continue;
-        }
-        j->candidates[j->count] = (candidate){ .fd = fd, .rank = -1 };
-        luda__greeting_await(&j->candidates[j->count++].greeting, j->origin.secret, (uint32_t)j->rank);
-        j->strangers++;
-    }
-}
-
 /* Whether a rank that is expected presents itself; sets rank and channel. */
-static bool believable(const joining *j, candidate *c, const luda_frame *frame)
+static bool believable(const luda_joining *j, candidate *c, const luda_frame *frame)
 {
     if (memcmp(frame->session, j->session, LUDA_SESSION_BYTES) != 0 || frame->size != (uint32_t)j->size ||
         frame->step >= LUDA_CHANNELS)
@@ -254,7 +98,7 @@ static bool believable(const joining *j, candidate *c, const luda_frame *frame)
 }
 
 /* A whole message came. */
-static luda_greeted take_message(const joining *j, candidate *c, const luda_frame *frame, luda_seal **seal)
+static luda_greeted take_message(const luda_joining *j, candidate *c, const luda_frame *frame, luda_seal **seal)
 {
     uint8_t answer[LUDA_GREETING_BYTES];
     size_t bytes;
@@ -285,7 +129,7 @@ static size_t message_bytes(const candidate *c, luda_frame *frame)
 }
 
 /* Takes one connection further. One that is forgotten has another in its place afterwards. */
-static luda_status advance(joining *j, candidate *c)
+static luda_status advance(luda_joining *j, candidate *c)
 {
     luda_greeted greeted = LUDA_GREETED_WRONG;
     luda_frame frame;
@@ -303,7 +147,7 @@ static luda_status advance(joining *j, candidate *c)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return LUDA_OK;
     c->got += n > 0 ? (size_t)n : 0;
-    whole = message_bytes(c, &frame);
+    whole = luda__frame_starts(c->bytes, c->got) ? message_bytes(c, &frame) : 0;
     if (n > 0 && c->got < whole)
         return LUDA_OK;
     if (n > 0 && whole > 0) {
@@ -311,11 +155,17 @@ static luda_status advance(joining *j, candidate *c)
         greeted = take_message(j, c, &frame, &seal);
     }
     if (greeted == LUDA_GREETED_WRONG) {
-        if (c->outgoing)
-            return luda__fail(LUDA_EPEER, n > 0 ? "connect: what answers as rank %d is not it"
-                                                : "connect: rank %d closed the connection", c->rank);
+        int rank = c->rank, channel = c->channel;
+        bool outgoing = c->outgoing;
         forget(j, c, false);
-    } else if (greeted == LUDA_GREETED_DONE) {
+        if (outgoing && n > 0)
+            return luda__fail(LUDA_EPEER, "connect: what answers as rank %d is not it", rank);
+        /* A rank in a crowd may take this one for a stranger; one that is gone refuses the next connection. */
+        if (outgoing)
+            usleep(AGAIN_MS * 1000);
+        return outgoing ? call_out(j, rank, channel) : LUDA_OK;
+    }
+    if (greeted == LUDA_GREETED_DONE) {
         /* A second of the same rank and channel came first. */
         bool taken = j->connections[c->rank][c->channel].fd >= 0;
         if (taken)
@@ -327,7 +177,33 @@ static luda_status advance(joining *j, candidate *c)
     return LUDA_OK;
 }
 
-static bool all_connected(const joining *j, uint8_t *missing)
+/* Where the table is full, or descriptors ran out, the stranger that came first goes. */
+static luda_status take_in(luda_joining *j)
+{
+    luda_status status = LUDA_OK;
+    for (int i = 0; i < LUDA_TURN && status == LUDA_OK; i++) {
+        int fd = luda__socket_accept(j->listener);
+        bool exhausted = fd < 0 && luda__socket_exhausted(errno);
+        if (fd < 0 && !exhausted)
+            break;
+        if (exhausted && j->strangers == 0) {
+            j->rest = luda__now() + LUDA_EXHAUSTED_MS / 1000.0;
+            break;
+        }
+        if (exhausted || j->strangers >= STRANGERS + LUDA_CHANNELS * j->size)
+            forget_oldest_stranger(j);
+        if (fd >= 0) {
+            candidate *c = &j->candidates[j->count++];
+            *c = (candidate){ .fd = fd, .rank = -1, .number = j->came++ };
+            luda__greeting_await(&c->greeting, j->origin.secret, (uint32_t)j->rank);
+            j->strangers++;
+            status = advance(j, c);
+        }
+    }
+    return status;
+}
+
+static bool all_connected(const luda_joining *j, uint8_t *missing)
 {
     bool all = true;
     memset(missing, 0, LUDA_MAX_RANKS / 8);
@@ -340,7 +216,7 @@ static bool all_connected(const joining *j, uint8_t *missing)
     return all;
 }
 
-static luda_status connect_all(joining *j)
+static luda_status connect_all(luda_joining *j)
 {
     uint8_t missing[LUDA_MAX_RANKS / 8];
     luda_status status = LUDA_OK;
@@ -350,27 +226,30 @@ static luda_status connect_all(joining *j)
     while (status == LUDA_OK && !all_connected(j, missing)) {
         double left = j->deadline - luda__now();
         int waiting = j->count;
+        bool resting;
         if (left <= 0)
-            return late(j, missing, "did not connect");
+            return luda__late(j, missing, "did not connect");
         for (int i = 0; i < waiting; i++) {
             const candidate *c = &j->candidates[i];
             j->polls[i] = (struct pollfd){ .fd = c->fd, .events = c->outgoing && !c->greeted ? POLLOUT : POLLIN };
         }
-        j->polls[waiting] = (struct pollfd){ .fd = j->listener, .events = POLLIN };
-        poll(j->polls, (nfds_t)waiting + 1, (int)fmin(left * 1000 + 1, 1000));
+        /* A listener that cannot be served would wake us at once, again and again. */
+        resting = luda__now() < j->rest;
+        j->polls[waiting] = (struct pollfd){ .fd = resting ? -1 : j->listener, .events = POLLIN };
+        poll(j->polls, (nfds_t)waiting + 1, (int)fmin(left * 1000 + 1, resting ? LUDA_EXHAUSTED_MS : 1000));
         /* From the end, so that what takes a forgotten one's place was looked at already. */
         for (int i = waiting - 1; i >= 0 && status == LUDA_OK; i--)
             if (j->polls[i].revents)
                 status = advance(j, &j->candidates[i]);
-        if (j->polls[waiting].revents)
-            take_in(j);
+        if (j->polls[waiting].revents && status == LUDA_OK)
+            status = take_in(j);
     }
     return status;
 }
 
 /* --- The whole --- */
 
-static luda_status allocate(joining *j)
+static luda_status allocate(luda_joining *j)
 {
     size_t size = (size_t)j->size;
     j->most = STRANGERS + 2 * LUDA_CHANNELS * j->size;
@@ -386,13 +265,18 @@ static luda_status allocate(joining *j)
     return LUDA_OK;
 }
 
-static void clean_up(joining *j, bool connected)
+/* Before the mesh opens, which may need the descriptors. */
+static void close_door(luda_joining *j)
 {
     luda__disconnect(&j->server);
     if (j->listener >= 0)
         close(j->listener);
     for (int i = 0; i < j->count; i++)
         close(j->candidates[i].fd);
+}
+
+static void free_all(luda_joining *j, bool connected)
+{
     for (int r = 0; r < j->size && j->connections && !connected; r++)
         for (int i = 0; i < LUDA_CHANNELS; i++)
             luda__disconnect(&j->connections[r][i]);
@@ -405,7 +289,7 @@ static void clean_up(joining *j, bool connected)
 luda_status luda__comm_connect(const char *address, const char *session, int rank, int size, luda_secret *secret,
                                const luda_comm_options *options, luda_comm **out)
 {
-    joining j = { .rank = rank, .size = size, .server.fd = -1, .listener = -1, .origin.secret = secret };
+    luda_joining j = { .rank = rank, .size = size, .server.fd = -1, .listener = -1, .origin.secret = secret };
     luda_address server;
     luda_status status;
     bool connected = false;
@@ -422,16 +306,14 @@ luda_status luda__comm_connect(const char *address, const char *session, int ran
     j.timeout = options && options->timeout > 0 ? options->timeout : luda__default_timeout;
     j.deadline = luda__now() + j.timeout;
     LUDA_TRY_OR(status, allocate(&j), done);
-    LUDA_TRY_OR(status, reach(&j, &server), done);
-    if (secret)
-        LUDA_TRY_OR(status, greet_server(&j), done);
-    LUDA_TRY_OR(status, say_join(&j), done);
-    LUDA_TRY_OR(status, wait_for_all(&j), done);
+    LUDA_TRY_OR(status, luda__meet(&j, &server), done);
     LUDA_TRY_OR(status, connect_all(&j), done);
     connected = true;
-    status = luda__mesh_comm(rank, size, j.connections, &j.origin, options, out);
 done:
-    clean_up(&j, connected);
+    close_door(&j);
+    if (connected)
+        status = luda__mesh_comm(rank, size, j.connections, &j.origin, options, out);
+    free_all(&j, connected);
     return status;
 }
 

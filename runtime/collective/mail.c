@@ -16,6 +16,7 @@ struct luda_mail {
     int to, from;
     luda_slot_name slot;
     size_t bytes, got;
+    size_t room;  /* of memory: what nobody expected yet gets more as it comes, never all of a length that is only said */
     char *memory; /* NULL: nobody wants it */
     bool posted;  /* the memory is a receiver's */
     bool begun;   /* the transport has it */
@@ -123,9 +124,31 @@ static luda_mail *new_mail(luda_board *board, int to, int from, luda_slot_name s
 
 /* --- The transport's side --- */
 
+enum { FIRST_ROOM = 1 << 20 };
+
+/* Of a call that is over, or of one that no rank can be at. */
 static bool stale(const luda_seat *seat, luda_slot_name slot)
 {
-    return slot.kind == LUDA_SLOT_STEP && slot.sequence <= seat->over;
+    return slot.kind == LUDA_SLOT_STEP &&
+           (slot.sequence <= seat->over || slot.sequence > seat->sequence + LUDA_RECORDS);
+}
+
+/* Room for more of what nobody expects yet; without memory the rest is dropped as it comes. */
+static void make_room(luda_seat *seat, luda_mail *mail)
+{
+    size_t room = mail->room > mail->bytes / 2 ? mail->bytes : 2 * mail->room;
+    char *memory;
+    if (mail->posted || !mail->memory || mail->got < mail->room || mail->room == mail->bytes)
+        return;
+    memory = realloc(mail->memory, room);
+    if (memory) {
+        mail->memory = memory;
+        mail->room = room;
+    } else {
+        detach(seat, mail);
+        free(mail->memory);
+        mail->memory = NULL;
+    }
 }
 
 luda_mail *luda_mail_begin(luda_board *board, int to, int from, luda_slot_name slot, size_t bytes)
@@ -144,7 +167,8 @@ luda_mail *luda_mail_begin(luda_board *board, int to, int from, luda_slot_name s
         mail = new_mail(board, to, from, slot, bytes);
         if (mail) {
             mail->begun = true;
-            mail->memory = stale(seat, slot) ? NULL : malloc(bytes ? bytes : 1);
+            mail->room = bytes < FIRST_ROOM ? bytes : FIRST_ROOM;
+            mail->memory = stale(seat, slot) ? NULL : malloc(bytes ? mail->room : 1);
             if (mail->memory)
                 append(seat, mail);
         }
@@ -164,7 +188,8 @@ void *luda_mail_take(luda_mail *mail, size_t *room)
     luda_board *board = mail->board;
     void *memory = NULL;
     pthread_mutex_lock(&board->lock);
-    *room = mail->bytes - mail->got;
+    make_room(&board->seats[mail->to], mail);
+    *room = (mail->memory ? mail->room : mail->bytes) - mail->got;
     if (mail->memory) {
         mail->busy = true;
         memory = mail->memory + mail->got;
@@ -204,14 +229,18 @@ void luda_mail_drop(luda_mail *mail)
 luda_status luda__mail_deliver(luda_board *board, int to, int from, luda_slot_name slot, const void *data, size_t bytes)
 {
     luda_mail *mail = luda_mail_begin(board, to, from, slot, bytes);
-    void *memory;
-    size_t room;
+    const char *at = data;
     if (!mail)
         return bytes == 0 ? LUDA_OK : luda__fail(LUDA_ENOMEM, "comm: no memory for a message of %zu bytes", bytes);
-    memory = luda_mail_take(mail, &room);
-    if (memory)
-        memcpy(memory, data, bytes);
-    luda_mail_give(mail, bytes);
+    while (bytes > 0) {
+        size_t room;
+        void *memory = luda_mail_take(mail, &room);
+        if (memory)
+            memcpy(memory, at, room);
+        at += room;
+        bytes -= room;
+        luda_mail_give(mail, room);
+    }
     return LUDA_OK;
 }
 
@@ -244,11 +273,13 @@ luda_status luda__mail_post(luda_board *board, int rank, int from, luda_slot_nam
         memcpy(memory, mail->memory, mail->got);
         free(mail->memory);
         mail->memory = memory;
+        mail->room = bytes;
         mail->posted = true;
     } else {
         mail = new_mail(board, rank, from, slot, bytes);
         if (mail) {
             mail->memory = memory;
+            mail->room = bytes;
             mail->posted = true;
             append(seat, mail);
         } else {

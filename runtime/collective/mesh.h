@@ -35,7 +35,8 @@ struct luda_channel {
     size_t got;
     luda_frame frame;
     uint64_t payload_got;
-    uint8_t payload[1024]; /* of control frames */
+    uint64_t announced; /* the last call, on a control channel */
+    uint8_t payload[LUDA_FAULT_BYTES]; /* of control frames, of which a fault's is the longest */
     luda_mail *mail;
 };
 

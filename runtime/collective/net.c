@@ -160,6 +160,11 @@ int luda__socket_accept(int listener)
     return fd;
 }
 
+bool luda__socket_exhausted(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 int luda__socket_connect(const luda_address *address)
 {
     int error, fd = socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -51,11 +51,15 @@ typedef struct luda_frame {
 void luda__frame_write(const luda_frame *frame, uint8_t bytes[LUDA_FRAME_BYTES]);
 /* False for anything that is not a frame of ours, or too long for its kind. */
 bool luda__frame_read(const uint8_t bytes[LUDA_FRAME_BYTES], luda_frame *frame);
+/* Whether the first `got` bytes may become a frame: what cannot is known from its first byte on. */
+bool luda__frame_starts(const uint8_t *bytes, size_t got);
 void luda__announcement_write(const luda_announcement *a, uint8_t bytes[LUDA_ANNOUNCE_BYTES]);
-/* sequence and hash travel in the frame. */
-void luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], luda_announcement *a);
+/* sequence and hash travel in the frame and stand in `a` already. False for what no rank of `size` can ask. */
+bool luda__announcement_read(const uint8_t bytes[LUDA_ANNOUNCE_BYTES], int size, luda_announcement *a);
 void luda__fault_write(const luda_comm_fault *fault, uint8_t bytes[LUDA_FAULT_BYTES]);
 void luda__fault_read(const uint8_t bytes[LUDA_FAULT_BYTES], luda_comm_fault *fault);
+/* Ends a text that came from elsewhere; a terminal that shows it obeys nothing in it. */
+void luda__tame(char *text, size_t room);
 
 /* --- Sockets (net.c) --- */
 
@@ -80,9 +84,15 @@ bool luda__address_read(const uint8_t bytes[LUDA_ADDRESS_BYTES], luda_address *o
 luda_status luda__listen(luda_address *address, int backlog, int *out);
 /* Non-blocking, closed on exec, without delay. */
 int luda__socket_accept(int listener);
+/* Whether an accept failed, with this errno, because descriptors or memory ran out: the listener stays readable. */
+bool luda__socket_exhausted(int error);
 /* -1 with errno, or a socket that connects (poll for writing, then luda__socket_error). */
 int luda__socket_connect(const luda_address *address);
 int luda__socket_error(int fd);
+
+/* Where strangers may come: connections taken in per turn, milliseconds until the next try where descriptors ran out. */
+enum { LUDA_TURN = 64, LUDA_EXHAUSTED_MS = 50, LUDA_BACKLOG = 1024 };
+
 /* A connection on its way from joining to the mesh. */
 typedef struct luda_secret luda_secret;
 typedef struct luda_seal luda_seal; /* secret.h; NULL where there is no secret */

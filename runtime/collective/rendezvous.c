@@ -1,7 +1,8 @@
 /*
  * The rendezvous: a server on the network thread that waits for every rank of one session and then tells each where the
  * others listen. Data never passes it. Whoever does not say the right first words in time is turned away, and the session
- * goes on waiting for the right ones.
+ * goes on waiting for the right ones. In a crowd the stranger who has been silent longest goes first; a rank that was
+ * taken for one comes again (join.c).
  */
 #include "secret.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GUESTS = 256, PATIENCE_MS = 5000 }; /* strangers at a time; for one's first words */
+enum { GUESTS = 256, PATIENCE_MS = 5000, SWEEP_MS = 1000 }; /* strangers at a time; for one's first words */
 
 typedef struct guest {
     struct guest *next;
@@ -60,7 +61,8 @@ static void tell(guest *g, luda_frame_kind kind, const void *payload, size_t byt
     if (bytes > 0)
         memcpy(buffer + LUDA_FRAME_BYTES, payload, bytes);
     /* A new connection's buffer holds more than this; a guest that lets it fill up is none of ours. */
-    if (luda__sealed_send(g->connection.seal, g->connection.fd, &whole, 1) < 0 || luda__sealed_pending(g->connection.seal))
+    if (luda__sealed_send(g->connection.seal, g->connection.fd, &whole, 1) != (ssize_t)whole.iov_len ||
+        luda__sealed_pending(g->connection.seal))
         shutdown(g->connection.fd, SHUT_RDWR);
 }
 
@@ -221,21 +223,27 @@ static bool expected(const guest *g, const luda_frame *frame)
 /* False when there is nothing more to read now, or nobody to read from. */
 static bool listen_to(guest *g)
 {
+    enum { MAGIC_BYTES = 4 };
     luda_frame frame = { .payload = 0 };
     ssize_t n;
     if (g->got >= LUDA_FRAME_BYTES)
         luda__frame_read(g->bytes, &frame);
     n = luda__sealed_recv(g->connection.seal, g->connection.fd, g->bytes + g->got,
-                                  LUDA_FRAME_BYTES + frame.payload - g->got);
+                          LUDA_FRAME_BYTES + frame.payload - g->got);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     g->got += n > 0 ? (size_t)n : 0;
-    if (n > 0 && g->got < LUDA_FRAME_BYTES)
-        return true;
-    if (n <= 0 || !luda__frame_read(g->bytes, &frame) || !expected(g, &frame)) {
+    if (n <= 0 || !luda__frame_starts(g->bytes, g->got < MAGIC_BYTES ? g->got : MAGIC_BYTES)) {
         dismiss(g);
         return false;
     }
+    if (!luda__frame_starts(g->bytes, g->got) ||
+        (g->got >= LUDA_FRAME_BYTES && (!luda__frame_read(g->bytes, &frame) || !expected(g, &frame)))) {
+        refuse(g, "no rank of this version of LUDA says that");
+        return false;
+    }
+    if (g->got < LUDA_FRAME_BYTES)
+        return true;
     if (g->got < LUDA_FRAME_BYTES + frame.payload)
         return true;
     g->got = 0;
@@ -259,28 +267,57 @@ static void on_guest(uv_poll_t *poll, int status, int events)
 
 /* --- The server --- */
 
+static void dismiss_oldest_stranger(luda_rendezvous *home)
+{
+    guest *oldest = NULL;
+    for (guest *g = home->guests; g; g = g->next)
+        oldest = g->rank < 0 ? g : oldest;
+    dismiss(oldest);
+}
+
+static void take_in(luda_rendezvous *home, uv_loop_t *loop, int fd)
+{
+    guest *g = calloc(1, sizeof *g);
+    if (!g || uv_poll_init_socket(loop, &g->poll, fd) != 0) {
+        free(g);
+        close(fd);
+        return;
+    }
+    if (home->strangers >= GUESTS)
+        dismiss_oldest_stranger(home);
+    g->address.length = sizeof g->address.storage;
+    getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
+    g->home = g->poll.data = luda__retain(home);
+    g->connection.fd = fd;
+    g->rank = -1;
+    luda__greeting_await(&g->greeting, home->secret, LUDA_ANSWERER_SERVER);
+    g->since = luda__now();
+    g->next = home->guests;
+    home->guests = g;
+    home->strangers++;
+    uv_poll_start(&g->poll, UV_READABLE, on_guest);
+    while (listen_to(g)) /* who waited long before the door has spoken already, and is no stranger in a crowd */
+        ;
+}
+
+static void on_sweep(uv_timer_t *timer);
+
 static void on_guests(uv_poll_t *poll, int status, int events)
 {
     luda_rendezvous *home = (luda_rendezvous *)((char *)poll - offsetof(luda_rendezvous, poll));
-    int fd;
-    while ((fd = luda__socket_accept(home->fd)) >= 0) {
-        guest *g = home->strangers < GUESTS ? calloc(1, sizeof *g) : NULL;
-        if (!g || uv_poll_init_socket(poll->loop, &g->poll, fd) != 0) {
-            free(g);
-            close(fd);
-            continue;
+    for (int i = 0; i < LUDA_TURN; i++) {
+        int fd = luda__socket_accept(home->fd);
+        if (fd >= 0) {
+            take_in(home, poll->loop, fd);
+        } else if (!luda__socket_exhausted(errno)) {
+            return;
+        } else if (home->strangers > 0) {
+            dismiss_oldest_stranger(home);
+        } else {
+            uv_poll_stop(poll);
+            uv_timer_start(&home->sweep, on_sweep, LUDA_EXHAUSTED_MS, SWEEP_MS);
+            return;
         }
-        g->address.length = sizeof g->address.storage;
-        getpeername(fd, (struct sockaddr *)&g->address.storage, &g->address.length);
-        g->home = g->poll.data = luda__retain(home);
-        g->connection.fd = fd;
-        g->rank = -1;
-        luda__greeting_await(&g->greeting, home->secret, LUDA_ANSWERER_SERVER);
-        g->since = luda__now();
-        g->next = home->guests;
-        home->guests = g;
-        home->strangers++;
-        uv_poll_start(&g->poll, UV_READABLE, on_guest);
     }
 }
 
@@ -288,6 +325,7 @@ static void on_sweep(uv_timer_t *timer)
 {
     luda_rendezvous *home = timer->data;
     guest *next;
+    uv_poll_start(&home->poll, UV_READABLE, on_guests); /* it may have stopped for want of descriptors */
     for (guest *g = home->guests; g; g = next) {
         next = g->next;
         if (g->rank < 0 && luda__now() > g->since + PATIENCE_MS / 1000.0)
@@ -309,7 +347,7 @@ static void open_server(void *arg, uv_loop_t *loop)
     home->poll.data = luda__retain(home);
     home->sweep.data = luda__retain(home);
     uv_poll_start(&home->poll, UV_READABLE, on_guests);
-    uv_timer_start(&home->sweep, on_sweep, 1000, 1000);
+    uv_timer_start(&home->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
 }
 
 static void close_server(void *arg, uv_loop_t *loop)
@@ -348,7 +386,7 @@ static luda_status listen_at(luda_rendezvous *home, const char *bind)
     LUDA_TRY(luda__address_parse(bind ? bind : "127.0.0.1:0", &address));
     if (!home->secret)
         LUDA_TRY(luda__address_check(&address, "rendezvous"));
-    LUDA_TRY(luda__listen(&address, 1024, &home->fd));
+    LUDA_TRY(luda__listen(&address, LUDA_BACKLOG, &home->fd));
     luda__address_text(&address, home->address_text, sizeof home->address_text);
     return LUDA_OK;
 }

@@ -129,6 +129,38 @@ static void cannot_split(luda_comm *comm, int rank, void *arg)
     EXPECT(part == NULL);
 }
 
+/* A second thread in a call of the same communicator is refused; the call of the first goes on. */
+typedef struct intruder { luda_comm *comm; int flights; } intruder;
+static _Atomic int intruded;
+
+static void *intrude(void *opaque)
+{
+    intruder *i = opaque;
+    while (luda_comm_flights(i->comm) == i->flights)
+        pause_ms(1);
+    EXPECT_STATUS(LUDA_EINVAL, luda_comm_barrier(i->comm, NULL));
+    EXPECT(strstr(luda_last_error(), "another thread"));
+    intruded = 1;
+    return NULL;
+}
+
+static void two_threads(luda_comm *comm, int rank, void *arg)
+{
+    intruder i = { comm, luda_comm_flights(comm) };
+    luda_tensor *x = one(rank + 1), *y;
+    pthread_t thread;
+    if (rank == 0)
+        pthread_create(&thread, NULL, intrude, &i);
+    while (rank != 0 && !intruded)
+        pause_ms(1);
+    EXPECT_OK(luda_comm_all_reduce(comm, x, LUDA_REDUCE_SUM, NULL, &y));
+    EXPECT(item(y, 0) == luda_comm_size(comm) * (luda_comm_size(comm) + 1) / 2);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    luda_tensor_release(x);
+    luda_tensor_release(y);
+}
+
 int main(void)
 {
     luda_memory_info before, after;
@@ -142,6 +174,10 @@ int main(void)
     run_over(LOCAL, 5, split, NULL);
     run_over(TCP, 5, split, NULL);
     run_over(COURIER, 2, cannot_split, NULL);
+    for (int carrier = 0; carrier < CARRIERS; carrier++) {
+        intruded = 0;
+        run_over(carrier, 3, two_threads, NULL);
+    }
     EXPECT_OK(luda_memory(cpu, &after));
     EXPECT(after.tensors == before.tensors);
     return summary("collective work");

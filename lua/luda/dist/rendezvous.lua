@@ -43,6 +43,19 @@ function M.read_secret(path)
   return (text:gsub("[\r\n]+$", ""))
 end
 
+--- The ranks that have not joined, from 0, of at most 1024; none once all have met.
+---@return integer[]
+function Rendezvous:missing()
+  if not self.pointer then
+    errors.raise("closed", "rendezvous: %s was closed", self.address)
+  end
+  local ranks, list = ffi.new("int32_t[1024]"), {}
+  for i = 1, C.luda_rendezvous_missing(self.pointer, ranks, 1024) do
+    list[i] = ranks[i - 1]
+  end
+  return list
+end
+
 --- Serves on the network thread until closed. Port 0 takes a free one; see .address. Other than loopback addresses need a
 --- secret.
 ---@param options {size: integer, bind: string?, session: string?, secret: string?}
