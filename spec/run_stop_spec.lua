@@ -109,7 +109,7 @@ describe("training that was stopped", function()
     local dir = helper.new_folder()
     local text, status = training(("--log %s/whole"):format(dir))
     assert.equal(0, status, text)
-    local try, log, arguments = 0, nil, nil
+    local try, log, arguments = 0
     repeat -- on a busy machine a run may end before it is stopped
       try = try + 1
       log = ("%s/parts%d"):format(dir, try)
