@@ -148,8 +148,6 @@ typedef struct luda_launch luda_launch;
 LUDA_API luda_status luda_launch_new(const luda_launch_options *options, luda_launch **out);
 /* 1 when all have ended and the report is written, 0 after timeout_ms. Requests to stop are passed on in here. */
 LUDA_API int luda_launch_wait(luda_launch *launch, int timeout_ms, luda_launch_report *report);
-/* Ends the ranks as after a failure of one of them. */
-LUDA_API void luda_launch_stop(luda_launch *launch);
 /* Kills what still runs. */
 LUDA_API void luda_launch_release(luda_launch *launch);
 

@@ -1,5 +1,6 @@
 --- Ranks that torchrun, srun, mpirun or a person started: they meet without luda run.
 
+local helper = require "spec.helper"
 local runs = require "spec.runs"
 local environment = require "luda.dist.environment"
 
@@ -90,8 +91,10 @@ describe("the environment of", function()
     if os.execute("command -v mpirun > /dev/null") ~= 0 then
       return pending("there is no mpirun here")
     end
-    local job = "mpirun --allow-run-as-root --oversubscribe -np %d " .. RANK .. " &\n"
-    local text = runs.output("unset LUDA_RANK LUDA_RENDEZVOUS\n" .. job:format(2) .. job:format(3) .. "wait")
+    -- A folder for each: Open MPI's own jobs trip over each other's in one.
+    local job = "TMPDIR=%s mpirun --allow-run-as-root --oversubscribe -np %d " .. RANK .. " &\n"
+    local text = runs.output("unset LUDA_RANK LUDA_RENDEZVOUS\n" .. job:format(helper.new_folder(), 2)
+      .. job:format(helper.new_folder(), 3) .. "wait")
     assert_sums(text, 2, 3)
     assert_sums(text, 3, 6)
   end)

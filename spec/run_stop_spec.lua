@@ -109,15 +109,18 @@ describe("training that was stopped", function()
     local dir = helper.new_folder()
     local text, status = training(("--log %s/whole"):format(dir))
     assert.equal(0, status, text)
-    local arguments = ("--log %s/parts --dir %s/records --resume"):format(dir, dir)
-    local stops = 0
-    text, status = training(arguments, ("more %s/parts 3; kill $launcher"):format(dir))
+    local try, log, arguments = 0
+    repeat -- on a busy machine a run may end before it is stopped
+      try = try + 1
+      log = ("%s/parts%d"):format(dir, try)
+      arguments = ("--log %s --dir %s/records%d --resume"):format(log, dir, try)
+      text, status = training(arguments, ("more %s 3; kill $launcher"):format(log))
+    until text:find("saved and ended after step", 1, true) or try == 10
     assert.equal(0, status, text)
-    stops = stops + (text:find("saved and ended after step", 1, true) and 1 or 0)
+    assert.truthy(text:find("saved and ended after step", 1, true), text)
     text, status = training(arguments)
     assert.equal(0, status, text)
-    assert.equal(helper.read(dir .. "/whole"), helper.read(dir .. "/parts"))
-    assert.equal(1, stops, "the run ended before it was stopped")
+    assert.equal(helper.read(dir .. "/whole"), helper.read(log))
     assert.truthy(text:find("2 ranks, from step", 1, true), text)
   end)
 end)

@@ -184,13 +184,8 @@ static void read_orders(keeper *k)
 {
     char orders[64];
     ssize_t got = read(k->orders, orders, sizeof orders);
-    if (got < 0)
-        return;
-    for (ssize_t i = 0; i < got; i++) {
-        k->stops += orders[i] == LUDA__ORDER_STOP;
-        if (orders[i] == LUDA__ORDER_END && k->ask_at == 0)
-            k->ask_at = luda__host_now();
-    }
+    if (got > 0)
+        k->stops += (int)got;
     if (got == 0) {
         close(k->orders);
         k->orders = -1;

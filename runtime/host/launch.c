@@ -36,9 +36,9 @@ static void on_pause(int number)
     pauses = 1;
 }
 
-static void order(const luda_launch *launch, char what)
+static void ask_to_stop(const luda_launch *launch)
 {
-    ssize_t written = launch->orders >= 0 ? write(launch->orders, &what, 1) : 0;
+    ssize_t written = launch->orders >= 0 ? write(launch->orders, "", 1) : 0;
     (void)written; /* a keeper that is gone is noticed by its answer */
 }
 
@@ -130,7 +130,7 @@ int luda_launch_wait(luda_launch *launch, int timeout_ms, luda_launch_report *re
         struct pollfd wait = { .fd = launch->answer, .events = POLLIN };
         int ready = poll(&wait, 1, timeout_ms < POLL_MS ? timeout_ms : POLL_MS);
         for (; launch->stops < luda_stop_requested(); launch->stops++)
-            order(launch, LUDA__ORDER_STOP);
+            ask_to_stop(launch);
         if (pauses)
             pause_all(launch);
         if (ready > 0) {
@@ -144,11 +144,6 @@ int luda_launch_wait(luda_launch *launch, int timeout_ms, luda_launch_report *re
     }
     *report = launch->report;
     return 1;
-}
-
-void luda_launch_stop(luda_launch *launch)
-{
-    order(launch, LUDA__ORDER_END);
 }
 
 void luda_launch_release(luda_launch *launch)

@@ -10,10 +10,10 @@
 #include <poll.h>
 #include <sys/types.h>
 
-/* What the caller writes to the keeper, a byte each; the end of the pipe means that the caller is gone. */
-enum { LUDA__ORDER_STOP = 's', LUDA__ORDER_END = 'e' };
-
-/* The keeper's process, from fork to its end. The report is its answer. */
+/*
+ * The keeper's process, from fork to its end. A byte of orders is a request to stop, its end means that the caller is gone; the
+ * report is the answer.
+ */
 _Noreturn void luda__keep(const luda_launch_options *options, int orders, int answer);
 /* Kills and reaps all children of this process, and theirs, whom it adopts as a subreaper. */
 void luda__end_children(void);
