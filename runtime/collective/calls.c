@@ -182,7 +182,6 @@ static luda_status make_output(luda_collective_run *run, const luda_announcement
     return run->detached ? LUDA_OK : luda__fail(LUDA_ENOMEM, "%s: no memory for the result", run->wait.name);
 }
 
-/* Extents of the joined tensor, and the result; `known` is an announcement whose shape is known. */
 /* What another rank says of a tensor that this one does not know is believed no further than this. */
 static bool describes_tensor(const luda_collective_run *run, const luda_announcement *known)
 {
@@ -199,6 +198,7 @@ static bool describes_tensor(const luda_collective_run *run, const luda_announce
     return !operations[known->operation].cuts || run->what.sizes || shape[known->dim] % run->what.size == 0;
 }
 
+/* Extents of the joined tensor, and the result; `known` is an announcement whose shape is known. */
 static luda_status lay_out(luda_collective_run *run, const luda_announcement *known)
 {
     luda_collective *what = &run->what;
