@@ -1,6 +1,6 @@
 --- Plants faults at random and asks whether a test notices: a factor or a sign in gradient rules, a barrier in CUDA kernels, a
--- header field's comparison in collectives, a check or a word of handshakes and sealed frames, a byte of a record. Works on a copy
--- of the tree, in build-mutants/.
+-- header field's comparison in collectives, a check or a word of handshakes and sealed frames, a byte of a record. Works on a
+-- copy of the tree, in build-mutants/.
 --
 --   build/luda scripts/mutants.lua [rules] [barriers] [headers] [seals] [records] [--count 10] [--seed N]
 --
