@@ -12,15 +12,15 @@ static meeting meet_at(const char *bind, int size)
     return m;
 }
 
-static applicant rank_of(const meeting *m, int rank, int delay_ms)
+static applicant rank_of(const meeting *m, int rank)
 {
-    return (applicant){ .address = m->address, .session = m->session, .rank = rank, .size = m->size, .delay_ms = delay_ms };
+    return (applicant){ .address = m->address, .session = m->session, .rank = rank, .size = m->size };
 }
 
 /* Waits until so many are missing. */
 static bool missing_becomes(luda_rendezvous *home, int count)
 {
-    double end = luda__now() + 5;
+    double end = luda__now() + 20;
     while (luda_rendezvous_missing(home, NULL, 0) != count && luda__now() < end)
         pause_ms(2);
     return luda_rendezvous_missing(home, NULL, 0) == count;
@@ -36,20 +36,32 @@ static void send_join(int fd, const meeting *m, uint32_t rank, uint32_t size)
     EXPECT(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) == sizeof bytes);
 }
 
+/* Must be told at once; the others wait on. */
+static void expect_refused(applicant a, const char *words)
+{
+    apply(&a);
+    EXPECT(a.status == LUDA_EMISMATCH && strstr(a.text, words) && a.seconds < 5);
+    if (a.status != LUDA_EMISMATCH || !strstr(a.text, words))
+        printf("wanted \"%s\", got \"%s\"\n", words, a.text);
+}
+
 static void test_wrong_ranks(void)
 {
     meeting m = meet_at("localhost:0", 3);
-    applicant a[] = { rank_of(&m, 0, 0),   rank_of(&m, 1, 100), rank_of(&m, 2, 200), rank_of(&m, 1, 200),
-                      rank_of(&m, 2, 200), rank_of(&m, 2, 500), rank_of(&m, 2, 900) };
-    a[2].session = "00112233445566778899aabbccddeeff";
-    a[4].size = 4;
-    apply_all(a, 7);
-    EXPECT(in_with_sum(&a[0]) && in_with_sum(&a[1]) && in_with_sum(&a[5]));
-    EXPECT(a[2].status == LUDA_EMISMATCH && strstr(a[2].text, "another session"));
-    EXPECT(a[3].status == LUDA_EMISMATCH && strstr(a[3].text, "rank 1 already"));
-    EXPECT(a[4].status == LUDA_EMISMATCH && strstr(a[4].text, "expects 4 ranks, the session has 3"));
-    EXPECT(a[6].status == LUDA_EMISMATCH && strstr(a[6].text, "complete"));
-    EXPECT(a[2].seconds < 2 && a[3].seconds < 2 && a[4].seconds < 2 && a[6].seconds < 2);
+    applicant a[] = { rank_of(&m, 0), rank_of(&m, 1), rank_of(&m, 2) }, stray = a[2], odd = a[2];
+    pthread_t threads[3];
+    stray.session = "00112233445566778899aabbccddeeff";
+    odd.size = 4;
+    start_applying(threads, a, 2);
+    EXPECT(missing_becomes(m.home, 1));
+    expect_refused(stray, "another session");
+    expect_refused(a[1], "rank 1 already");
+    expect_refused(odd, "expects 4 ranks, the session has 3");
+    start_applying(&threads[2], &a[2], 1);
+    end_applying(threads, a, 3);
+    for (int r = 0; r < 3; r++)
+        EXPECT(in_with_sum(&a[r]));
+    expect_refused(rank_of(&m, 2), "complete");
     EXPECT(luda_rendezvous_missing(m.home, NULL, 0) == 0);
     luda_rendezvous_release(m.home);
 }
@@ -58,12 +70,16 @@ static void test_wrong_ranks(void)
 static void test_twice(void)
 {
     meeting m = meet_at(NULL, 4);
-    applicant a[] = { rank_of(&m, 0, 0),   rank_of(&m, 1, 0),   rank_of(&m, 0, 200),
-                      rank_of(&m, 1, 200), rank_of(&m, 2, 400), rank_of(&m, 3, 400) };
-    apply_all(a, 6);
-    EXPECT(in_with_sum(&a[0]) && in_with_sum(&a[1]) && in_with_sum(&a[4]) && in_with_sum(&a[5]));
-    EXPECT(a[2].status == LUDA_EMISMATCH && strstr(a[2].text, "rank 0 already"));
-    EXPECT(a[3].status == LUDA_EMISMATCH && strstr(a[3].text, "rank 1 already"));
+    applicant a[] = { rank_of(&m, 0), rank_of(&m, 1), rank_of(&m, 2), rank_of(&m, 3) };
+    pthread_t threads[4];
+    start_applying(threads, a, 2);
+    EXPECT(missing_becomes(m.home, 2));
+    expect_refused(rank_of(&m, 0), "rank 0 already");
+    expect_refused(rank_of(&m, 1), "rank 1 already");
+    start_applying(&threads[2], &a[2], 2);
+    end_applying(threads, a, 4);
+    for (int r = 0; r < 4; r++)
+        EXPECT(in_with_sum(&a[r]));
     luda_rendezvous_release(m.home);
 }
 
@@ -71,7 +87,7 @@ static void test_twice(void)
 static void test_out_of_range(void)
 {
     meeting m = meet_at(NULL, 4);
-    applicant a = rank_of(&m, 4, 0);
+    applicant a = rank_of(&m, 4);
     char words[WORDS];
     int fd = dial(port_of(m.home));
     apply(&a);
@@ -87,7 +103,7 @@ static void test_never(void)
 {
     meeting m = meet_at(NULL, 4);
     int32_t missing[4] = { 0 };
-    applicant a[] = { rank_of(&m, 0, 0), rank_of(&m, 2, 0) };
+    applicant a[] = { rank_of(&m, 0), rank_of(&m, 2) };
     pthread_t threads[2];
     EXPECT(port_of(m.home) > 0);
     for (int i = 0; i < 2; i++)
@@ -108,13 +124,14 @@ static void test_never(void)
 static void test_again(void)
 {
     meeting m = meet_at(NULL, 2);
-    applicant waiting = rank_of(&m, 1, 0), again = rank_of(&m, 0, 300);
+    applicant waiting = rank_of(&m, 1), again = rank_of(&m, 0);
     pthread_t threads[2];
     int fd = dial(port_of(m.home));
     send_join(fd, &m, 0, 2);
     EXPECT(missing_becomes(m.home, 1));
     close(fd);
     EXPECT(missing_becomes(m.home, 2));
+    again.delay_ms = 300;
     start_applying(&threads[0], &waiting, 1);
     start_applying(&threads[1], &again, 1);
     end_applying(&threads[0], &waiting, 1);
@@ -139,7 +156,7 @@ static void test_ports(void)
     for (int job = 0; job < 3; job++) {
         m.address = address;
         m.session = session;
-        applicant a[] = { rank_of(&m, 0, 0), rank_of(&m, 1, 0) };
+        applicant a[] = { rank_of(&m, 0), rank_of(&m, 1) };
         apply_all(a, 2);
         EXPECT(in_with_sum(&a[0]) && in_with_sum(&a[1]));
         luda_rendezvous_release(m.home);
@@ -150,7 +167,7 @@ static void test_ports(void)
     applicant nobody = { .address = address, .session = session, .rank = 0, .size = 2, .timeout = 0.3 };
     apply(&nobody);
     EXPECT(nobody.status == LUDA_ETIMEOUT && strstr(nobody.text, address) && nobody.seconds < 2.3);
-    applicant early[] = { rank_of(&m, 0, 0), rank_of(&m, 1, 0) };
+    applicant early[] = { rank_of(&m, 0), rank_of(&m, 1) };
     pthread_t threads[2];
     start_applying(threads, early, 2);
     pause_ms(200);
@@ -165,13 +182,15 @@ static void test_two_jobs(void)
 {
     meeting first = meet_at(NULL, 2), second = meet_at(NULL, 2);
     EXPECT(strcmp(first.address, second.address) != 0 && strcmp(first.session, second.session) != 0);
-    applicant a[] = { rank_of(&first, 0, 0), rank_of(&second, 0, 0),   rank_of(&first, 1, 300),
-                      rank_of(&second, 1, 300), rank_of(&first, 1, 100) };
-    a[4].address = second.address;
-    apply_all(a, 5);
+    applicant a[] = { rank_of(&first, 0), rank_of(&second, 0), rank_of(&first, 1), rank_of(&second, 1) }, mixed = a[2];
+    pthread_t threads[4];
+    mixed.address = second.address;
+    start_applying(threads, a, 2);
+    expect_refused(mixed, "another session");
+    start_applying(&threads[2], &a[2], 2);
+    end_applying(threads, a, 4);
     for (int i = 0; i < 4; i++)
         EXPECT(in_with_sum(&a[i]));
-    EXPECT(a[4].status == LUDA_EMISMATCH && strstr(a[4].text, "another session"));
     luda_rendezvous_release(first.home);
     luda_rendezvous_release(second.home);
 }
@@ -185,7 +204,7 @@ static void test_six(void)
     }
     meeting m = { home, luda_rendezvous_address(home), luda_rendezvous_session(home), 2 };
     EXPECT(strncmp(m.address, "[::1]:", 6) == 0 && port_of(home) > 0);
-    applicant a[] = { rank_of(&m, 0, 0), rank_of(&m, 1, 0) };
+    applicant a[] = { rank_of(&m, 0), rank_of(&m, 1) };
     apply_all(a, 2);
     EXPECT(in_with_sum(&a[0]) && in_with_sum(&a[1]));
     luda_rendezvous_release(home);
@@ -208,7 +227,7 @@ static void test_no_such_host(void)
 static void test_closed(void)
 {
     meeting m = meet_at(NULL, 2);
-    applicant a = rank_of(&m, 0, 0);
+    applicant a = rank_of(&m, 0);
     pthread_t thread;
     start_applying(&thread, &a, 1);
     EXPECT(missing_becomes(m.home, 1));
