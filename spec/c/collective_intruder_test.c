@@ -28,6 +28,7 @@ static struct {
     bool to_caller;      /* and in which direction */
     deed what;
     size_t at;           /* FLIP, CUT: counted from when the call began */
+    atomic_int ready;    /* ranks that have met, so that nothing is on its way */
     atomic_bool armed;   /* the call begins */
     atomic_bool suffered; /* and has failed */
 } plan;
@@ -241,6 +242,9 @@ static void suffer(luda_comm *comm, int rank, void *unused)
     luda_status status;
     double start;
     EXPECT_OK(luda_comm_barrier(comm, NULL));
+    atomic_fetch_add(&plan.ready, 1);
+    while (atomic_load(&plan.ready) < 2)
+        pause_ms(1);
     if (rank == sender())
         atomic_store(&plan.armed, true);
     start = now();
@@ -274,6 +278,7 @@ static void run_case(const char *secret, bool encrypt, deed what, uint32_t chann
     plan.to_caller = to_caller;
     plan.what = what;
     plan.at = at;
+    atomic_store(&plan.ready, 0);
     atomic_store(&plan.armed, false);
     atomic_store(&plan.suffered, false);
     heard_bytes = 0;
