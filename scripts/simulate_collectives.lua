@@ -112,9 +112,9 @@ function M.grid(calls, worlds, sizes, link, most, program)
   return rows
 end
 
---- Lists of P messages a rank take the simulator P^2 events: not in the largest worlds.
+--- Lists of P messages a rank take the simulator P^2 events, and chains are as long: not in the largest worlds.
 local function affordable(way, ranks)
-  return way[1] == "halving" or way[1] == "tree" or ranks <= 512
+  return way[1] == "halving" or (way[1] == "tree" and way[2] > 1) or ranks <= 512
 end
 
 local function size_text(bytes)

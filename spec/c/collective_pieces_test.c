@@ -232,7 +232,7 @@ static void lie(luda_comm *comm, int rank, luda_status got, luda_tensor *y)
 static void wrong_sizes(luda_comm *comm, int rank, void *arg)
 {
     const int64_t right[3] = { 3, 0, 5 }, negative[3] = { 3, -1, 5 }, other[3] = { 3, 1, 5 }, swapped[3] = { 4, 0, 4 };
-    luda_comm_options by = { .size = sizeof by, .dim = 1, .sizes = right, .pieces = 3 };
+    luda_comm_options by = { .size = sizeof by, .timeout = 20, .dim = 1, .sizes = right, .pieces = 3 };
     luda_tensor *x = labelled(rank, right[rank]), *whole = labelled(rank, 8), *y = NULL;
 #define FAILS(odd, own, text, call) expect_all_fail(comm, rank, odd, own, call, text)
     by.pieces = rank == 1 ? 2 : 3;
