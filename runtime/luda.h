@@ -603,6 +603,9 @@ LUDA_API luda_status luda_accumulator_set(luda_accumulator *accumulator, luda_te
  * Inputs are never modified. Results are new contiguous tensors on the input's device, with the same bits on every rank
  * and from run to run. Halves are accumulated in float and rounded once; integers keep their width; a mean is the sum
  * divided once. One thread uses a communicator at a time; a second one is refused. With one rank nothing is exchanged.
+ *
+ * Rank processes of which all are on one host (at most 64) share memory, through which calls go; LUDA_LANE=off in any
+ * rank's environment keeps the group to sockets. A rank that waits spins for LUDA_SPIN_US microseconds and sleeps then.
  */
 typedef struct luda_comm luda_comm;
 
@@ -704,9 +707,10 @@ LUDA_API luda_status luda_comm_send(luda_comm *comm, luda_tensor *tensor, int to
 LUDA_API luda_status luda_comm_recv(luda_comm *comm, int from, const luda_comm_options *options, luda_tensor **out);
 
 /*
- * A tensor in memory that the ranks of one host share, so that all_reduce_into and whatever reads it need no copy of it:
- * what buckets of gradients are made of. A call of all ranks, with the same shape and dtype; the values are undefined. Like
- * any other tensor otherwise, also where ranks are on several hosts. It lives on after the communicator.
+ * A tensor in memory that the ranks of one host share, so that all_reduce_into needs no copy of it: what buckets of
+ * gradients are made of. A call of all ranks, with the same shape and dtype; the values are undefined. Like any other tensor
+ * otherwise, also where ranks are on several hosts. It lives on after the communicator. A rank that comes late to a call
+ * that failed while data moved may still write into it: take a new one then.
  */
 LUDA_API luda_status luda_comm_empty(luda_comm *comm, luda_dtype dtype, int ndim, const int64_t *shape,
                                      const luda_comm_options *options, luda_tensor **out);

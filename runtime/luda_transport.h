@@ -30,7 +30,7 @@ typedef struct luda_announcement {
     int64_t shape[LUDA_MAX_DIMS]; /* -1: an extent that differs by rank */
     int32_t sender;   /* broadcast: this rank passes a tensor */
     int32_t refused;  /* a status: the rank cannot make the call; `note` says why */
-    char site[64];
+    char site[64];    /* the words come last: most announcements have none */
     char note[160];   /* why it refuses, or its uneven sizes in words */
 } luda_announcement;
 

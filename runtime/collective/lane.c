@@ -32,7 +32,7 @@ luda_lane *luda__lane_new(luda_lane_memory *memory, int size, bool processes)
     lane->bytes = luda__lane_bytes(size, processes);
     lane->staging = (unsigned char *)memory + lane->bytes - (processes ? (size_t)size * LUDA_LANE_STAGING : 0);
     lane->crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
-    lane->spin = wish ? atoi(wish) : 50;
+    lane->spin = wish ? atoi(wish) : 200;
     return lane;
 }
 
@@ -326,6 +326,22 @@ static luda_status stay_away(luda_wait *wait, luda_comm_fault *fault)
     return status;
 }
 
+luda_status luda__lane_overtaken(const luda_wait *wait, luda_comm_fault *fault)
+{
+    luda__fault(fault, LUDA_ETIMEOUT, "%s: the other ranks gave call %llu up long ago", wait->name,
+                (unsigned long long)wait->sequence);
+    luda__blame(fault, wait->rank);
+    return LUDA_ETIMEOUT;
+}
+
+bool luda__lane_intact(const luda_lane *lane, uint64_t sequence)
+{
+    for (int q = 0; q < lane->size; q++)
+        if (atomic_load(&luda__lane_slot(lane, q)->place) / LUDA_LANE_PLACES > sequence + 1)
+            return false;
+    return true;
+}
+
 /* --- Agreement --- */
 
 /* A rank that died while it wrote leaves anything. */
@@ -368,18 +384,12 @@ luda_status luda__lane_agree(luda_collective_run *run, luda_announcement *asked,
     }
     for (int q = 0; q < lane->size; q++)
         read_asked(luda__lane_slot(lane, q), wait->sequence & 1, &asked[q]);
+    if (!luda__lane_intact(lane, wait->sequence))
+        return luda__lane_overtaken(wait, fault);
     return luda__compare(asked, lane->size, wait->rank, &run->what.agreed, fault, field);
 }
 
 /* --- While data moves --- */
-
-bool luda__lane_intact(const luda_lane *lane, uint64_t sequence)
-{
-    for (int q = 0; q < lane->size; q++)
-        if (atomic_load(&luda__lane_slot(lane, q)->place) / LUDA_LANE_PLACES > sequence + 1)
-            return false;
-    return true;
-}
 
 void luda__lane_advance(luda_wait *wait, int step, uint64_t mark)
 {

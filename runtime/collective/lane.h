@@ -93,6 +93,7 @@ typedef bool (*luda_lane_still)(luda_board *board, int rank, const void *arg);
 void luda__lane_sleep(luda_board *board, int rank, double until, luda_lane_still still, const void *arg);
 /* False: others gave this call up and went on, and what was read may be theirs. */
 bool luda__lane_intact(const luda_lane *lane, uint64_t sequence);
+luda_status luda__lane_overtaken(const luda_wait *wait, luda_comm_fault *fault);
 void luda__lane_advance(luda_wait *wait, int step, uint64_t mark);
 /* Waits until all ranks, or `from`, have come so far. */
 luda_status luda__lane_await(luda_wait *wait, int step, int from, uint64_t mark, luda_comm_fault *fault);

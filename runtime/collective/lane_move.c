@@ -52,10 +52,10 @@ static const void *published(const luda_lane *lane, int rank, uint64_t sequence,
  * Takes over the cache lines that the one other rank wrote and this one read: the next write of a line with a reader takes
  * its owner several times longer than one that the reader has written.
  */
-static void take_over(const luda_lane *lane, int rank, uint64_t sequence, int64_t bytes)
+static void take_over(const void *read, int64_t bytes)
 {
     enum { LINE = 64 };
-    volatile unsigned char *lines = (volatile unsigned char *)published(lane, 1 - rank, sequence, bytes);
+    volatile unsigned char *lines = (volatile unsigned char *)read;
     for (int64_t at = 0; at < bytes; at += LINE)
         lines[at] = 0;
 }
@@ -284,9 +284,7 @@ static bool some_in_common(const luda_lane *lane, uint64_t sequence)
 static luda_status overtaken(luda_collective_run *run)
 {
     luda_comm_fault fault;
-    luda__fault(&fault, LUDA_ETIMEOUT, "%s: the other ranks gave call %llu up long ago", run->wait.name,
-                (unsigned long long)run->wait.sequence);
-    luda__blame(&fault, run->wait.rank);
+    luda__lane_overtaken(&run->wait, &fault);
     return luda__run_fault(run, &fault);
 }
 
@@ -309,7 +307,7 @@ luda_status luda__lane_collective(luda_collective_run *run)
             in[q] = q == call->rank ? call->in : published(lane, q, sequence, bytes);
         luda__share(call, in, NULL);
         if (lane->size == 2 && bytes > LUDA_LANE_TINY)
-            take_over(lane, call->rank, sequence, bytes);
+            take_over(in[1 - call->rank], bytes);
         return luda__lane_intact(lane, sequence) ? LUDA_OK : overtaken(run);
     }
     if (!lane->processes) {

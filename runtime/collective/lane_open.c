@@ -8,6 +8,7 @@
 #include "net.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,10 +186,13 @@ luda_status luda__lane_map(luda_wait *wait, size_t bytes, uint64_t call, void **
 
 luda_status luda__lane_open(luda_comm *comm, double deadline)
 {
-    luda_wait wait = { .board = comm->board, .transport = &comm->transport, .rank = comm->rank,
-                       .timeout = deadline - luda__now(), .deadline = deadline, .name = "connect" };
+    enum { LEAST = 2 }; /* seconds: all are here, and it is a matter of milliseconds */
+    double timeout = fmax(deadline - luda__now(), LEAST);
+    luda_wait wait = { .board = comm->board, .transport = &comm->transport, .rank = comm->rank, .timeout = timeout,
+                       .deadline = luda__now() + timeout, .name = "connect" };
     size_t bytes = luda__lane_bytes(comm->size, true);
     luda_comm_fault fault;
+    luda_lane *lane;
     void *memory;
     luda_status status;
     if (comm->size > LUDA_LANE_RANKS)
@@ -198,10 +202,13 @@ luda_status luda__lane_open(luda_comm *comm, double deadline)
         return luda__fail_text(status, fault.text);
     if (!memory)
         return LUDA_OK;
-    comm->board->lane = luda__lane_new(memory, comm->size, true);
-    if (!comm->board->lane) {
+    lane = luda__lane_new(memory, comm->size, true);
+    if (!lane) {
         munmap(memory, bytes);
         return luda__fail(LUDA_ENOMEM, "connect: no memory for a rank");
     }
+    pthread_mutex_lock(&comm->board->lock); /* the network thread may have news already */
+    comm->board->lane = lane;
+    pthread_mutex_unlock(&comm->board->lock);
     return LUDA_OK;
 }

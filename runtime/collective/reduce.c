@@ -29,7 +29,7 @@ const luda_reducer *luda__reducer(luda_dtype dtype)
 
 /* --- Sums of floats, the gradients of most models: read once and written once, as fast as memory allows --- */
 
-typedef float wide __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float wide __attribute__((vector_size(32), aligned(4), may_alias));
 enum { WIDE = sizeof(wide) / sizeof(float) };
 typedef void (*summer)(const void *const *sources, int nsources, void *const *targets, int ntargets, float divisor,
                        size_t offset, int64_t count);
@@ -72,15 +72,12 @@ static inline __attribute__((always_inline)) void sum_all(const void *const *sou
 SUMMER(sum_plain, )
 #if defined(__x86_64__)
 SUMMER(sum_avx, __attribute__((target("avx"))))
-SUMMER(sum_avx512, __attribute__((target("avx512f"))))
 #endif
 #undef SUMMER
 
 static summer best_summer(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
-        return sum_avx512;
     if (__builtin_cpu_supports("avx"))
         return sum_avx;
 #endif

@@ -267,6 +267,7 @@ static int read_arguments(int argc, char **argv)
 int main(int argc, char **argv)
 {
     long most = 0;
+    char share[24];
     int failed = 0, status;
     if (!read_arguments(argc, argv)) {
         fprintf(stderr, "usage: bench_ranks processes|threads|limit RANKS BYTES[,BYTES...] shared|private\n");
@@ -287,6 +288,9 @@ int main(int argc, char **argv)
             pthread_join(running[r], NULL);
         return 0;
     }
+    /* As luda run does. */
+    snprintf(share, sizeof share, "%ld", sysconf(_SC_NPROCESSORS_ONLN) / ranks > 1 ? sysconf(_SC_NPROCESSORS_ONLN) / ranks : 1);
+    setenv("LUDA_THREADS", share, 0);
     for (int r = 0; r < ranks; r++)
         if (fork() == 0) {
             run_process(r);
