@@ -29,7 +29,7 @@ const luda_reducer *luda__reducer(luda_dtype dtype)
 
 /* --- Sums of floats, the gradients of most models: read once and written once, as fast as memory allows --- */
 
-typedef float wide __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float wide __attribute__((vector_size(32), aligned(4), may_alias));
 enum { WIDE = sizeof(wide) / sizeof(float) };
 typedef void (*summer)(const void *const *sources, int nsources, void *const *targets, int ntargets, float divisor,
                        size_t offset, int64_t count);

@@ -144,8 +144,10 @@ local function group(bench, ranks, sizes, peers)
   for _, kind in ipairs(KINDS) do
     enter(ours(kind.name))
   end
-  enter(from_lua(bench, "threads"))
-  enter(from_lua(bench, "private"))
+  if sizes[1] == 4 then
+    enter(from_lua(bench, "threads"))
+    enter(from_lua(bench, "private"))
+  end
   for _, peer in ipairs(peers) do
     enter(peer)
   end
