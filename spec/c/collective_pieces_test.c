@@ -271,7 +271,7 @@ static void wrong_sizes(luda_comm *comm, int rank, void *arg)
           luda_comm_all_to_all(comm, whole, &by, &y));
     by.algorithm = LUDA_ALGORITHM_TREE;
     by.arity = rank == 1 ? 3 : 0;
-    FAILS(-1, LUDA_EMISMATCH, "disagree about the arity: rank 0 asks for all_reduce sum i32 [2, 8, 3] by tree(2)",
+    FAILS(-1, LUDA_EMISMATCH, "disagree about the arity: rank 1 asks for all_reduce sum i32 [2, 8, 3] by tree(3)",
           luda_comm_all_reduce(comm, whole, LUDA_REDUCE_SUM, &by, &y));
     by.arity = rank == 1 ? -1 : 0;
     FAILS(1, LUDA_EINVAL, "a tree of arity -1", luda_comm_all_reduce(comm, whole, LUDA_REDUCE_SUM, &by, &y));
