@@ -31,6 +31,8 @@ describe("the simulator", function()
       { run("broadcast", "tree", 2, 16, 5040), 4, 2, 2 * s }, { run("reduce", "tree", 4, 6, 5040), 2, 1, s },
       { run("gather", "tree", 2, 7, 5040), 2, 1, 3 * s / 7 }, { run("scatter", "tree", 2, 7, 5040), 2, 2, 6 * s / 7 },
       -- direct: two steps whatever the world, as many bytes as the ring
+      -- (of few bytes: one step, all of it to everybody)
+      { run("all_reduce", "direct", 0, 8, 250), 1, 7, 7 * 4 * 250 }, { run("reduce", "direct", 0, 8, 250), 1, 1, 4 * 250 },
       { run("all_reduce", "direct", 0, 8, 5040), 2, 14, 14 * s / 8 }, { run("broadcast", "direct", 0, 8, 5040), 1, 7, 7 * s },
       { run("all_reduce", "centralized", 0, 8, 5040), 2, 7, 7 * s },
     }

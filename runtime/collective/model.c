@@ -200,8 +200,15 @@ static double direct_sums(const quest *q)
     return fmax(everybody(q, piece) + work * part, everybody(q, part) + work * piece);
 }
 
+static double at_once(const quest *q)
+{
+    return everybody(q, q->bytes) + q->link->combine * (q->ranks - 1) * q->bytes;
+}
+
 static double direct_all_reduce(const quest *q, int arity)
 {
+    if (q->bytes <= LUDA_AT_ONCE_BYTES)
+        return at_once(q);
     /* Sums go back while later parts are summed. */
     double piece = q->bytes / q->ranks, part = fmin(piece, LUDA_CHUNK_BYTES);
     return fmax(direct_sums(q) + everybody(q, part),

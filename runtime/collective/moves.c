@@ -123,10 +123,36 @@ static void direct_pieces(luda_steps *s, const luda_pieces *p, const void *in, v
     luda__arrived(s, 2 * parts);
 }
 
+/* Few bytes, which cost no more whole than in slices: who gets the sums makes them all. One step, scratch S P. */
+static void direct_at_once(luda_steps *s, const void *in, void *out, int root)
+{
+    int64_t bytes = s->numel * s->width;
+    bool gets = root == EVERYBODY || root == s->rank;
+    const void **sources = luda__steps_table(s, s->size * (int64_t)sizeof *sources);
+    char *scratch = luda__steps_scratch(s, s->size * bytes), *mine = scratch + s->rank * bytes;
+    if (s->status != LUDA_OK)
+        return;
+    luda__steps_copy(s, mine, in, bytes); /* sums made in place must not change what is still on its way */
+    for (int i = 1; i < s->size; i++) {
+        int to = (s->rank + i) % s->size, from = (s->rank + s->size - i) % s->size;
+        if (root == EVERYBODY || root == to)
+            luda__give(s, to, 0, mine, bytes);
+        if (gets)
+            luda__expect(s, from, 0, scratch + from * bytes, bytes);
+    }
+    if (!luda__arrived(s, 0) || !gets)
+        return;
+    for (int q = 0; q < s->size; q++)
+        sources[q] = scratch + q * bytes;
+    luda__reduce_ranks(s->dtype, s->reduction, sources, s->size, &out, 1, s->numel);
+}
+
 static void direct_reduce(luda_steps *s, const void *in, void *out, int root)
 {
     luda_pieces p;
-    if (luda__slices(s, &p))
+    if (s->numel * s->width <= LUDA_AT_ONCE_BYTES)
+        direct_at_once(s, in, out, root);
+    else if (luda__slices(s, &p))
         direct_pieces(s, &p, in, out, root);
 }
 

@@ -40,6 +40,7 @@ void luda__steps_run(luda_steps *s);
 void luda__steps_counts(luda_steps *s, int64_t *received);
 
 enum {
+    LUDA_AT_ONCE_BYTES = 1 << 10, /* direct: a sum of no more than this is made by all, of what all send to all */
     LUDA_CHUNK_BYTES = 1 << 20, /* direct: a slice is summed in pieces of this while later ones travel */
     LUDA_PIPE_BYTES = 1 << 18   /* the others: what is passed on while more comes in */
 };
