@@ -85,15 +85,11 @@ for order in forward reverse $(seq -f 'random:%g' "$repeats"); do
     task "$name-$order" orders "$name" "$order"
   done
 done
+# Everything that communicates, two or more tests at a time and a hog beside them.
+talking=$(grep -lE 'luda_comm|luda_rendezvous|collective/' spec/c/*_test.c | sed 's#.*/#/#; s#\.c$##'
+  grep -lE 'luda\.dist| run -n |luda run|spec\.processes|spec\.runs|work\.over' spec/*_spec.lua | sed 's#.*/#/#')
 for round in $(seq "$repeats"); do
-  for file in $(grep -lE 'luda_comm|luda_rendezvous|collective/' spec/c/*_test.c); do
-    name=$(basename "$file" .c)
-    task "$name-hog-$round" beside_hog timeout 600 "build/spec/$name"
-  done
-  for file in $(grep -lE 'luda\.dist|luda run|spec\.processes' spec/*_spec.lua); do
-    name=$(basename "$file" .lua)
-    task "$name-hog-$round" beside_hog scripts/run_tests.sh build "/$name.lua"
-  done
+  task "collectives-hog-$round" beside_hog scripts/run_tests.sh build "$talking"
 done
 for seed in $(seq "$kills"); do
   task "kill-$seed" env LUDA_DEMO_SEED="$seed" LUDA_DEMO_STEPS=40 LUDA_DEMO_EVERY=5 scripts/demo.sh --no-setup
