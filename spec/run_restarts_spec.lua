@@ -50,6 +50,7 @@ describe("training whose rank is killed", function()
         records=%s/records%d
         %s run -n 2 --max-restarts 2 examples/char_gpt.lua %s --log %s --dir $records --resume & launcher=$!
         for i in $(seq 3000); do [ -e $records/step-20/complete.json ] && break; sleep 0.005; done
+        export LD_PRELOAD= # a preloaded sanitizer is not for pgrep
         kill -9 $(pgrep -P $(pgrep -P $launcher) | tail -n 1)
         wait $launcher]]):format(dir, try, runs.program, SIZE, log))
     until text:find("restart 1 of 2", 1, true) or try == 10
