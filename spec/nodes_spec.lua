@@ -35,6 +35,23 @@ describe("nodes", function()
     return list
   end
 
+  it("that share a secret meet, and no others", function()
+    local dir = helper.new_folder()
+    local files = { dir .. "/ours", dir .. "/theirs" }
+    helper.write(files[1], "a secret of nodes, long enough\n")
+    helper.write(files[2], "another secret, also long enough\n")
+    os.execute(("chmod 600 '%s' '%s'"):format(files[1], files[2]))
+    for _, seen in ipairs(all_of(run({ { 1 }, { 2, 3 } }, { task = "meet", secrets = { files[1], files[1] } }))) do
+      assert.same({ "none", 3 }, { seen.kind, seen.sum }, seen.message)
+    end
+    local told = false
+    for _, seen in ipairs(all_of(run({ { 1 }, { 2 } }, { task = "meet", secrets = files, timeout = 1.5 }))) do
+      assert.same({ "global", "peer_lost" }, { seen.kind, seen.inner }, seen.message)
+      told = told or seen.message:find("secret", 1, true) ~= nil
+    end
+    assert.is_true(told)
+  end)
+
   local rounds = {}
   for _, strategy in ipairs { "direct", "centralized", "tree", "tree(3)", "ring", "halving" } do
     local rooted = (strategy == "ring" or strategy == "halving") and "tree" or strategy

@@ -15,6 +15,9 @@ local function register(comm, job, more)
       options[name] = value
     end
   end
+  if job.secrets then
+    options.secret_file, options.encrypt = job.secrets[job.node], true
+  end
   return dist.register { peer = job.peers[comm.rank + 1], config = dist.Config(options) }
 end
 
@@ -62,6 +65,18 @@ function tasks.numbers(comm, job)
 end
 
 --- Element types, shapes and views.
+--- Comes, adds ones up, and goes.
+function tasks.meet(comm, job)
+  local sum
+  local seen = failure(function()
+    local peer = register(comm, job)
+    sum = sum_of_ones(peer)
+    peer:finish()
+  end)
+  seen.sum = sum
+  return seen
+end
+
 function tasks.types(comm, job)
   local peer = register(comm, job)
   local seen = {}

@@ -10,6 +10,8 @@ local errors = require "luda.error"
 ---@field global_address? string of the orchestrator
 ---@field node_address? string of this node, with the data port
 ---@field data_service_port? integer
+---@field secret_file? string what the nodes share; without it they connect over loopback addresses only
+---@field encrypt boolean what nodes exchange, with a secret
 ---@field timeout number seconds for registering and for every call
 ---@field connect_attempts integer how often the orchestrator is called, with pauses from retry_delay on, doubled up to 5 s
 ---@field connect_timeout number seconds for each
@@ -22,7 +24,7 @@ local STRATEGIES = {
   broadcast = { "direct", "tree", "centralized" },
 }
 local NODE_FIELDS = { "data_service_port", "global_address", "node_address", "num_nodes" }
-local KNOWN = { num_devices = 1 }
+local KNOWN = { num_devices = 1, secret_file = args.absent, encrypt = false }
 --- What the environment may set where the configuration does not: LUDA_COLLECTIVE_TIMEOUT and so on.
 local LIMITS = {
   timeout = { 300, 0.001, 86400, "LUDA_COLLECTIVE_TIMEOUT" }, connect_timeout = { 5, 0.001, 86400, "LUDA_CONNECT_TIMEOUT" },
@@ -112,6 +114,9 @@ local function check_nodes(self)
   elseif type(self.node_address) ~= "string" or not self.node_address:find(":" .. port .. "$") then
     raise("invalid_config", "invalid", "register: node_address is %s; it must be host:%d, with the data port",
       args.describe(self.node_address), port)
+  elseif self.secret_file ~= nil and type(self.secret_file) ~= "string" then
+    raise("invalid_config", "invalid", "register: secret_file is %s; it must be the path of a file",
+      args.describe(self.secret_file))
   elseif type(self.global_address) ~= "string" then
     raise("invalid_config", "invalid", "register: global_address is %s; it must be the orchestrator's host:port",
       args.describe(self.global_address))

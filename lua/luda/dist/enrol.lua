@@ -92,9 +92,12 @@ local function connect(config, registered)
   local nodes, rank = registered.nodes, registered.node
   local last, session, home = rank == #nodes - 1, registered.session, nil
   local fine, comm = pcall(function()
-    home = last and rank > 0 and meeting.rendezvous { bind = config.node_address, session = session, size = #nodes }
-    return meeting.connect { address = nodes[#nodes].address, session = session, rank = rank, size = #nodes,
-      timeout = math.min(config.timeout, config.request_timeout), port = last and 0 or config.data_service_port }
+    local secret = config.secret_file and meeting.read_secret(config.secret_file) or nil
+    home = last and rank > 0 and meeting.rendezvous { bind = config.node_address, session = session, size = #nodes,
+      secret = secret }
+    return meeting.connect { address = nodes[#nodes].address, session = session, rank = rank, size = #nodes, secret = secret,
+      encrypt = config.encrypt, timeout = math.min(config.timeout, config.request_timeout),
+      port = last and 0 or config.data_service_port }
   end)
   if home then
     home:close()
