@@ -649,7 +649,8 @@ typedef struct luda_comm_options {
     const char *site;  /* where the call stands in the program: goes into messages and the flight record, never compared */
     const void *secret; /* of luda_rendezvous_new and luda_comm_connect: secret_bytes (at least 16) random bytes; NULL: none */
     size_t secret_bytes;
-    int32_t encrypt;   /* of luda_comm_connect, with a secret; equal on all ranks */
+    int32_t encrypt;   /* of luda_comm_connect, with a secret; equal on all ranks. What ranks of one host exchange through memory
+                          that they share travels nowhere, and is not encrypted */
     int32_t port;      /* of luda_comm_connect: where other ranks connect to this one; 0: a free one */
     int32_t connections; /* of luda_comm_connect: TCP connections for data between two ranks, 1 to 64; equal on all ranks.
                             Default: LUDA_CONNECTIONS in the environment, or 1 */
