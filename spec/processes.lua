@@ -97,8 +97,8 @@ function Group:events(rank)
   local rows = {}
   local file = io.open(("%s/events.%d"):format(self.dir, rank))
   if file then
-    for line in file:lines() do
-      rows[#rows + 1] = line:sub(-1) == "}" and json.decode(line) or nil
+    for line in file:read("*a"):gmatch("([^\n]*)\n") do -- the last one may still be growing
+      rows[#rows + 1] = json.decode(line)
     end
     file:close()
   end
