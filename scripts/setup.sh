@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what a Debian machine lacks (elsewhere prints what is needed) and builds into build/.
-# Options: --data also installs the data sets of the demo and the examples, and Open MPI for its tests;
+# Options: --data also installs the data sets of the demo and the examples, and Open MPI and the tools of network
+# namespaces for tests;
 # --no-build only installs.
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,7 +18,7 @@ done
 
 packages="cmake ninja-build gcc g++ pkg-config luajit libluajit-5.1-dev libuv1-dev libjansson-dev zlib1g-dev
   lua-busted lua-check libdnnl-dev liblapack3 libsodium23"
-[ "$data" = no ] || packages="$packages bible-kjv dataset-fashion-mnist procps openmpi-bin"
+[ "$data" = no ] || packages="$packages bible-kjv dataset-fashion-mnist procps openmpi-bin iproute2"
 
 missing() {
   for package in $packages; do
