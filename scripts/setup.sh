@@ -1,8 +1,7 @@
 #!/bin/sh
 # Installs what a Debian machine lacks (elsewhere prints what is needed) and builds into build/.
-# Options: --data also installs the data sets of the demo and the examples, and Open MPI and the tools of network
-# namespaces for tests;
-# --no-build only installs.
+# Options: --data also installs the data sets of the demo and the examples, and Open MPI and the tools of network namespaces
+# for tests; --no-build only installs.
 set -eu
 cd "$(dirname "$0")/.."
 
