@@ -298,6 +298,30 @@ static void messages(luda_comm *comm, int rank, void *arg)
     luda_tensor_release(none);
 }
 
+/* Sums go in rank order whatever carries them, also where all bytes go to everybody: in the other order the 1 is lost. */
+static void rank_order(luda_comm *comm, int rank, void *arg)
+{
+    static const double brings[4] = { 1e8, -1e8, 1, 0 };
+    static const int64_t lengths[] = { 1, 3, 255, 257, 5001 };
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        int64_t n = lengths[k], wrong = 0;
+        luda_tensor *x, *sum = NULL, *there = NULL;
+        EXPECT_OK(luda_tensor_new(LUDA_F32, cpu, 1, &n, &x));
+        for (int64_t i = 0; i < n; i++)
+            ((float *)luda_tensor_data(x))[i] = (float)brings[rank];
+        EXPECT_OK(luda_comm_all_reduce(comm, x, LUDA_REDUCE_SUM, NULL, &sum));
+        EXPECT_OK(luda_comm_reduce(comm, x, LUDA_REDUCE_SUM, 1, NULL, &there));
+        EXPECT_OK(luda_comm_all_reduce_into(comm, x, LUDA_REDUCE_SUM, NULL));
+        for (int64_t i = 0; i < n; i++)
+            wrong += ((float *)luda_tensor_data(sum))[i] != 1 || ((float *)luda_tensor_data(x))[i] != 1 ||
+                     (there && ((float *)luda_tensor_data(there))[i] != 1);
+        EXPECT(wrong == 0 && (there != NULL) == (rank == 1));
+        luda_tensor_release(x);
+        luda_tensor_release(sum);
+        luda_tensor_release(there);
+    }
+}
+
 int main(void)
 {
     luda_memory_info before, after;
@@ -311,6 +335,7 @@ int main(void)
     }
     test_bits();
     run_everywhere(4, corners, NULL);
+    run_everywhere(4, rank_order, NULL);
     run_everywhere(3, large, NULL);
     run_everywhere(2, messages, NULL);
     EXPECT_OK(luda_memory(cpu, &after));
